@@ -1,0 +1,148 @@
+"""The agent's side of the template: start it, ask it to fork, notice that it died."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from npu_notebook.agent import template
+from npu_notebook.agent.template import Birth
+
+log = logging.getLogger(__name__)
+
+# A fork takes milliseconds; a template that is silent for longer is stuck.
+_FORK_TIMEOUT_S = 30.0
+# Read by the C libraries below torch when they are loaded, so the template must have
+# them and setting them in a rank comes too late.
+_READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "LD_", "MALLOC_", "TORCH_", "PYTHON")
+
+
+class TemplateProcess:
+    """One template process.
+
+    Parameters
+    ----------
+    env : mapping of str to str
+        The whole environment of the template.
+    with_torch : bool
+        False for ranks that need no torch.
+
+    Attributes
+    ----------
+    pid : int
+        Its process.
+    ready : bool
+        Whether its imports are done and it can fork.
+    problem : str
+        Why it cannot fork, "" if it can or is still importing.
+    elapsed_s : float
+        Seconds its imports took; 0.0 until it is ready.
+    """
+
+    def __init__(self, env: Mapping[str, str], *, with_torch: bool) -> None:
+        self.with_torch = with_torch
+        self.env = dict(env)
+        self.ready = False
+        self.problem = ""
+        self.elapsed_s = 0.0
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(_FORK_TIMEOUT_S)
+        command = [sys.executable, "-m", "npu_notebook.agent.template"]
+        command += ["--channel-fd", str(theirs.fileno()), "--agent-pid"]
+        command += [str(os.getpid())] + ([] if with_torch else ["--without-torch"])
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
+                command,
+                stdin=subprocess.DEVNULL,
+                env=template_environment(env),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when the template is ready or dead."""
+        return self._channel.fileno()
+
+    def read_ready(self) -> None:
+        """Take the template's first message; sets `ready` or `problem`."""
+        try:
+            body, _fds = template.receive(self._channel)
+        except (EOFError, OSError):
+            self.problem = "the template process ended before it was ready"
+            return
+        message = msgspec.msgpack.decode(body, type=template.Ready)
+        self.ready = not message.problem
+        self.problem = message.problem
+        self.elapsed_s = message.elapsed_s
+
+    def serves(self, env: Mapping[str, str], *, with_torch: bool) -> bool:
+        """Return whether ranks of this environment can be forked from it."""
+        return with_torch == self.with_torch and _at_import(env) == _at_import(self.env)
+
+    def fork(self, births: Sequence[Birth], fds: Sequence[int] = ()) -> list[int]:
+        """Fork processes; they are children of this agent when it returns.
+
+        Raises
+        ------
+        OSError
+            If the template refuses, is dead or does not answer; says which.
+        """
+        try:
+            template.send(
+                self._channel, template.ForkRequest(births=tuple(births)), fds
+            )
+            body, _fds = template.receive(self._channel)
+        except (EOFError, OSError) as error:
+            self.ready = False
+            self.problem = "the template process is dead"
+            message = f"the template process (pid {self.pid}) did not answer ({error})"
+            raise OSError(message) from error
+        reply = msgspec.msgpack.decode(body, type=template.ForkReply)
+        if reply.problem:
+            message = f"the template process (pid {self.pid}): {reply.problem}"
+            raise OSError(message)
+        return list(reply.pids)
+
+    def reaped(self, returncode: int) -> None:
+        """Take note that the agent's loop has reaped the process."""
+        self._process.returncode = returncode
+        self.ready = False
+        self.problem = self.problem or "the template process is dead"
+
+    def end(self) -> None:
+        """Close the channel and kill the process; its exit status comes later."""
+        self._channel.close()
+        if self._process.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def template_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that keeps imports from starting a thread.
+
+    Notes
+    -----
+    NumPy's OpenBLAS starts its threads when it is loaded, one per processor.
+    ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps ``import torch`` from loading (and failing
+    in) a device package that only some ranks want.
+    Source: OpenBLAS, USAGE.md, "Setting the number of threads at runtime";
+    torch/__init__.py, ``_import_device_backends``.
+    """
+    fixed = {"OPENBLAS_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return {"OMP_NUM_THREADS": "1", **env, **fixed}
+
+
+def _at_import(env: Mapping[str, str]) -> dict[str, str]:
+    fixed = template_environment(env)
+    return {
+        name: value
+        for name, value in fixed.items()
+        if name.startswith(_READ_AT_IMPORT)
+    }

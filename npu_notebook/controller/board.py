@@ -1,0 +1,222 @@
+"""What all parts of the lifecycle share: the facts so far and the actions decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from npu_notebook import messages
+from npu_notebook.controller.events import Action, Send
+from npu_notebook.controller.records import (
+    WORKING,
+    HostRecord,
+    NotebookRecord,
+    RankRecord,
+)
+from npu_notebook.messages import ClusterState, Message, RankState
+from npu_notebook.topology import ClusterSpec, Plan
+from npu_notebook.wire import Payload, Peer
+
+Reaction: TypeAlias = Callable[[Peer, Any, Payload], None]
+"""What a part does when a message of one class arrives."""
+
+_CHANGE_GAP_S = 0.1
+"""At most about ten `StateChanged` a second."""
+_CELL_DELAY_S = 0.05
+"""A cell that is over sooner changes nothing worth showing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderWords:
+    """What views call the devices and which backend groups use ("" for none)."""
+
+    label: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the lifecycle cannot know by itself, given once.
+
+    Parameters
+    ----------
+    endpoint : str
+        Where ranks and agents connect to.
+    logs : str
+        Folder of the log files of ranks.
+    python : str
+        Version of Python of the controller.
+    package_version : str
+        Version of this package.
+    describe_provider : callable
+        Returns the words of a provider by its name.
+    """
+
+    endpoint: str
+    logs: str
+    python: str
+    package_version: str
+    describe_provider: Callable[[str], ProviderWords]
+
+
+class Board:
+    """The facts and the out-tray of one cluster. It decides nothing by itself."""
+
+    def __init__(self, spec: ClusterSpec, around: Surroundings) -> None:
+        self.spec = spec
+        self.around = around
+        self.now_s = 0.0
+        self.opened_s = 0.0
+        self.hosts = {host.name: HostRecord(host) for host in spec.hosts}
+        self.ranks: list[RankRecord] = []
+        self.notebooks: dict[str, NotebookRecord] = {}
+        self.plan: Plan | None = None
+        self.provider = ProviderWords("", "")
+        self.epoch = 0
+        self.started = False  # the start sequence is over and went well
+        self.stopping = False
+        self.ended = False
+        self.cell_ids: Callable[[], tuple[str, ...]] = tuple
+        self._actions: list[Action] = []
+        self._publish_due_s: float | None = None
+        self._published: messages.ClusterFact | None = None
+        self._published_s = float("-inf")
+
+    # Out-tray
+
+    def act(self, action: Action) -> None:
+        """Add an action."""
+        self._actions.append(action)
+
+    def take_actions(self) -> list[Action]:
+        """Return the actions decided since the last call and forget them."""
+        taken, self._actions = self._actions, []
+        return taken
+
+    def send_ranks(
+        self, records: Iterable[RankRecord], message: Message, payload: Payload = ()
+    ) -> None:
+        """Send a message to ranks."""
+        peers = tuple(record.peer for record in records)
+        if peers:
+            self.act(Send(peers, message, payload))
+
+    def send_host(self, host: HostRecord, message: Message) -> None:
+        """Send a message to an agent if it is connected."""
+        if host.connected:
+            self.act(Send((host.peer,), message))
+
+    def answer(self, notebook: Peer, message: Message, payload: Payload = ()) -> None:
+        """Send a message to a notebook if it is still there."""
+        if notebook.name in self.notebooks:
+            self.act(Send((notebook,), message, payload))
+
+    def publish(self, message: Message) -> None:
+        """Send a message to all notebooks."""
+        peers = tuple(record.peer for record in self.notebooks.values())
+        if peers:
+            self.act(Send(peers, message))
+
+    def notice(
+        self,
+        text: str,
+        level: messages.Literal["info", "warning", "error"] = "info",
+        cell_id: str = "",
+    ) -> None:
+        """Say one sentence to all notebooks."""
+        self.publish(messages.Notice(text=text, level=level, cell_id=cell_id))
+
+    # Facts
+
+    @property
+    def has_groups(self) -> bool:
+        """True if ranks form process groups (all providers but "none")."""
+        return bool(self.provider.backend)
+
+    def rank_of(self, peer: Peer) -> RankRecord | None:
+        """Return the record of a reporting rank; None for a process of the past."""
+        if peer.kind != "rank" or not peer.name.isdigit():
+            return None
+        number = int(peer.name)
+        if number >= len(self.ranks):
+            return None
+        record = self.ranks[number]
+        return record if record.incarnation == peer.incarnation else None
+
+    def records(self, ranks: Iterable[int]) -> list[RankRecord]:
+        """Return the records of ranks."""
+        return [self.ranks[rank] for rank in ranks]
+
+    def state(self) -> ClusterState:
+        """Compute the state of the whole from the ranks."""
+        if self.ended:
+            return ClusterState.ENDED
+        if self.stopping:
+            return ClusterState.STOPPING
+        if not self.started:
+            return ClusterState.STARTING
+        states = {record.state for record in self.ranks}
+        if states & {RankState.LOST, RankState.ENDED}:
+            return ClusterState.DEGRADED
+        if states & {RankState.WAITING, RankState.STARTING, RankState.FORMING}:
+            return ClusterState.STARTING
+        if states & WORKING:
+            return ClusterState.BUSY
+        if RankState.JOINED in states:
+            return ClusterState.STARTING
+        return ClusterState.READY
+
+    def fact(self) -> messages.ClusterFact:
+        """Return a snapshot for notebooks."""
+        keys = {
+            name: host.fact.memory_key if host.fact else ""
+            for name, host in self.hosts.items()
+        }
+        return messages.ClusterFact(
+            name=self.spec.name,
+            state=self.state(),
+            world_size=len(self.ranks),
+            provider=self.plan.provider if self.plan else "",
+            label=self.provider.label,
+            backend=self.provider.backend,
+            epoch=self.epoch,
+            ranks=tuple(record.fact(keys[record.host]) for record in self.ranks),
+            linger_s=self.spec.linger_s,
+            age_s=round(self.now_s - self.opened_s, 3),
+            cell_ids=self.cell_ids(),
+        )
+
+    # Changes
+
+    def changed(self, *, soon: bool = True) -> None:
+        """Note that the snapshot may differ; ``soon=False`` for what cells do."""
+        due_s = self.now_s if soon else self.now_s + _CELL_DELAY_S
+        due_s = max(due_s, self._published_s + _CHANGE_GAP_S)
+        if self._publish_due_s is None or due_s < self._publish_due_s:
+            self._publish_due_s = due_s
+
+    @property
+    def publish_due_s(self) -> float | None:
+        """When `publish_change` has something to do."""
+        return self._publish_due_s
+
+    def publish_change(self, *, at_once: bool = False) -> None:
+        """Send `StateChanged` if it is due and the snapshot differs from the last."""
+        due_s = self._publish_due_s
+        if due_s is None or not (at_once or self.now_s >= due_s):
+            return
+        self._publish_due_s = None
+        fact = self.fact()
+        last = self._published
+        if last is not None and _same(fact, last):
+            return
+        self._published = fact
+        self._published_s = self.now_s
+        self.publish(messages.StateChanged(fact=fact))
+
+
+def _same(one: messages.ClusterFact, other: messages.ClusterFact) -> bool:
+    if (one.state, one.ranks, one.epoch) != (other.state, other.ranks, other.epoch):
+        return False
+    return one.cell_ids == other.cell_ids and one.provider == other.provider

@@ -1,0 +1,365 @@
+"""Cells: submit, run on all their ranks, interrupt, time out, end exactly once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from npu_notebook import messages
+from npu_notebook.controller import words
+from npu_notebook.controller.events import FinishCell, ForwardOutput, OpenCell
+from npu_notebook.controller.records import WORKING, Leaving
+from npu_notebook.errors import ConfigError
+from npu_notebook.messages import ErrorInfo, RankOutcome, RankState
+from npu_notebook.topology import parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npu_notebook.controller.board import Board, Reaction
+    from npu_notebook.controller.jobs import Jobs
+    from npu_notebook.controller.records import RankRecord
+    from npu_notebook.wire import Payload, Peer
+
+ESCALATE_S = 5.0
+"""From a cell's deadline, or its first interrupt by us, to the next step."""
+KILL_GRACE_S = 2.0
+"""What a rank gets between SIGTERM and SIGKILL when the user wants it gone."""
+_REMEMBERED_CELLS = 1000
+
+
+class Cell:
+    """One cell from its submission to its end; a `Job`."""
+
+    def __init__(
+        self, cells: Cells, notebook: Peer, submit: messages.SubmitCell
+    ) -> None:
+        self.key = submit.cell_id
+        self.ranks = submit.ranks
+        self.notebook = notebook
+        self.submit = submit
+        self.outcomes: dict[int, RankOutcome] = {}
+        self.deadline_s: float | None = None
+        self.timed_out = False
+        self.level = 0
+        self._cells = cells
+
+    @property
+    def running(self) -> list[int]:
+        """Ranks on which it has not ended."""
+        return [rank for rank in self.ranks if rank not in self.outcomes]
+
+    def begin(self) -> None:
+        """See `Job`."""
+        self._cells.begin(self)
+
+    def lose(self, rank: int, error: ErrorInfo) -> None:
+        """See `Job`."""
+        if rank not in self.outcomes:
+            self._cells.note(self, RankOutcome(rank=rank, error=error, lost=True))
+
+    def refuse(self, errors: dict[int, ErrorInfo]) -> None:
+        """See `Job`."""
+        self._cells.refuse(self, errors)
+
+
+class Cells:
+    """All cells of a cluster."""
+
+    def __init__(self, board: Board, jobs: Jobs) -> None:
+        self._board = board
+        self._jobs = jobs
+        self._cells: dict[str, Cell] = {}
+        # Who submitted the cells that are over: threads may go on printing.
+        self._owners: OrderedDict[str, Peer] = OrderedDict()
+        self.on_group_lost: Callable[[], None] = lambda: None
+        board.cell_ids = lambda: tuple(self._cells)
+        self.reactions: dict[type[messages.Message], Reaction] = {
+            messages.SubmitCell: self._on_submit,
+            messages.InterruptCell: self._on_interrupt,
+            messages.CellStarted: self._on_started,
+            messages.StreamText: self._on_output,
+            messages.DisplayOutput: self._on_output,
+            messages.CellDone: self._on_done,
+            messages.CollectivesRecorded: self._on_collectives,
+        }
+
+    @property
+    def any_running(self) -> bool:
+        """True while a cell has not ended, begun or not."""
+        return bool(self._cells)
+
+    def deadlines(self) -> list[float]:
+        """Return when `on_time` has something to do."""
+        return [c.deadline_s for c in self._cells.values() if c.deadline_s is not None]
+
+    # From notebooks
+
+    def _on_submit(
+        self, peer: Peer, message: messages.SubmitCell, _payload: Payload
+    ) -> None:
+        problem, remedy = self._find_problem(message)
+        if problem:
+            self._board.answer(
+                peer,
+                messages.RequestDone(
+                    request_id=message.cell_id, problem=problem, remedy=remedy
+                ),
+            )
+            return
+        cell = Cell(self, peer, message)
+        self._cells[cell.key] = cell
+        gone = [record for record in self._board.records(cell.ranks) if record.gone]
+        if gone:
+            self.refuse(cell, {record.rank: _gone_error(record) for record in gone})
+            return
+        self._jobs.add(cell)
+        self._board.changed(soon=False)
+
+    def _find_problem(self, message: messages.SubmitCell) -> tuple[str, str]:
+        board = self._board
+        if board.stopping:
+            return "the cluster is being stopped", "Start one: `%npu_cluster start`."
+        if not board.started:
+            return "the cluster is still starting", "Wait until it is ready."
+        if message.cell_id in self._cells or message.cell_id in self._owners:
+            return f"cell {message.cell_id} exists already", "Give each cell a new id."
+        try:
+            parse_ranks(message.ranks, len(board.ranks))
+        except ConfigError as error:
+            return error.problem, error.remedy
+        return "", ""
+
+    def _on_interrupt(
+        self, _peer: Peer, message: messages.InterruptCell, _payload: Payload
+    ) -> None:
+        for job in self._jobs.waiting:
+            if job.key == message.cell_id and isinstance(job, Cell):
+                self._jobs.withdraw(job)
+                errors = {rank: words.cancelled_error() for rank in job.ranks}
+                self.refuse(job, errors)
+        for job in self._jobs.active:
+            if message.cell_id in (None, job.key):
+                if isinstance(job, Cell):
+                    self.interrupt(job, message.level)
+                else:
+                    self._interrupt_transfer(job.ranks, message.level)
+
+    def _interrupt_transfer(self, ranks: tuple[int, ...], level: int) -> None:
+        # Unpickling runs user code, which may never end.
+        records = [r for r in self._board.records(ranks) if r.state is RankState.IDLE]
+        command = messages.InterruptRank(level=min(level, 2), cell_id=None)
+        self._board.send_ranks(records, command)
+
+    def interrupt_all(self, level: int) -> None:
+        """Interrupt every cell that runs, and drop those that wait."""
+        for job in self._jobs.waiting:
+            if isinstance(job, Cell):
+                self._jobs.withdraw(job)
+                self.refuse(job, {rank: words.cancelled_error() for rank in job.ranks})
+        for job in self._jobs.active:
+            if isinstance(job, Cell):
+                self.interrupt(job, level)
+
+    def interrupt(self, cell: Cell, level: int) -> None:
+        """Interrupt one cell on the ranks where it still runs."""
+        records = [
+            record
+            for record in self._board.records(cell.running)
+            if record.state in WORKING and record.leaving is Leaving.NO
+        ]
+        if not records:
+            return
+        cell.level = max(cell.level, level)
+        ranks = [record.rank for record in records]
+        if level >= 3:  # noqa: PLR2004  the levels are named in InterruptCell
+            self._end_ranks(cell, records)
+            return
+        for record in records:
+            if record.state is RankState.RUNNING:
+                record.move(RankState.INTERRUPTING)
+        command = messages.InterruptRank(level=level, cell_id=cell.key)
+        self._board.send_ranks(records, command)
+        if level == 2:  # noqa: PLR2004  as above
+            text = (
+                f"{words.name_ranks(ranks)} did not stop yet: interrupting again and "
+                "killing the child processes that the cell started there"
+            )
+            self._board.notice(text, "warning", cell.key)
+        self._board.changed()
+
+    def _end_ranks(self, cell: Cell, records: list[RankRecord]) -> None:
+        ranks = [record.rank for record in records]
+        text = (
+            f"{words.name_ranks(ranks)} cannot be interrupted: ending the process, its "
+            f"variables are lost; {words.restart_hint(ranks)} brings it back"
+        )
+        if len(ranks) > 1:
+            text = (
+                f"{words.name_ranks(ranks)} cannot be interrupted: ending the "
+                f"processes, their variables are lost; {words.restart_hint(ranks)} "
+                "brings them back"
+            )
+        self._board.notice(text, "warning", cell.key)
+        end_ranks(self._board, records, Leaving.INTERRUPT)
+
+    # From ranks
+
+    def _on_started(
+        self, peer: Peer, message: messages.CellStarted, _payload: Payload
+    ) -> None:
+        """Nothing to decide: a rank counts as running when the cell is sent to it."""
+
+    def _on_output(
+        self,
+        peer: Peer,
+        message: messages.StreamText | messages.DisplayOutput,
+        _payload: Payload,
+    ) -> None:
+        if peer.kind != "rank" or peer.name != str(message.rank):
+            return
+        cell = self._cells.get(message.cell_id)
+        owner = cell.notebook if cell else self._owners.get(message.cell_id)
+        notebooks = self._board.notebooks
+        if owner is None and notebooks:
+            # Printed before any cell: whoever looks at the cluster first shows it.
+            owner = next(iter(notebooks.values())).peer
+        if owner is not None and owner.name not in notebooks:
+            owner = None
+        self._board.act(ForwardOutput(owner, message))
+
+    def _on_done(
+        self, peer: Peer, message: messages.CellDone, _payload: Payload
+    ) -> None:
+        record = self._board.rank_of(peer)
+        cell = self._cells.get(message.cell_id)
+        if record is None or cell is None or record.rank not in cell.running:
+            return
+        if record.state in WORKING:
+            record.move(RankState.IDLE)
+            record.doing = ""
+        if not message.group_present:
+            self.on_group_lost()
+        outcome = RankOutcome(
+            rank=record.rank, error=message.error, elapsed_ns=message.elapsed_ns
+        )
+        self.note(cell, outcome)
+
+    def _on_collectives(
+        self, _peer: Peer, message: messages.CollectivesRecorded, payload: Payload
+    ) -> None:
+        board = self._board
+        cell_id = message.records[-1].cell_id if message.records else ""
+        cell = self._cells.get(cell_id)
+        owner = cell.notebook if cell else self._owners.get(cell_id)
+        if owner is not None:
+            board.answer(owner, message, payload)
+
+    # The life of one cell
+
+    def begin(self, cell: Cell) -> None:
+        """Send a cell to its ranks, which are all free."""
+        submit = cell.submit
+        records = self._board.records(cell.ranks)
+        for record in records:
+            record.move(RankState.RUNNING)
+        if submit.timeout_s is not None:
+            cell.deadline_s = self._board.now_s + submit.timeout_s
+        self._board.act(OpenCell(cell.key))
+        command = messages.RunCell(
+            cell_id=cell.key,
+            code=submit.code,
+            execution_count=submit.execution_count,
+            want_value=submit.want_value,
+        )
+        self._board.send_ranks(records, command)
+        self._board.changed(soon=False)
+
+    def note(self, cell: Cell, outcome: RankOutcome) -> None:
+        """Keep the outcome of one rank; the last one ends the cell."""
+        cell.outcomes[outcome.rank] = outcome
+        self._board.changed(soon=False)
+        if not cell.running:
+            self._finish(cell)
+
+    def refuse(self, cell: Cell, errors: dict[int, ErrorInfo]) -> None:
+        """End a cell that has not run: ``errors`` by rank say why."""
+        cause = f"{words.name_ranks(errors)} could not"
+        for rank in cell.ranks:
+            error = errors.get(rank)
+            cell.outcomes[rank] = RankOutcome(
+                rank=rank,
+                error=error or words.not_run_error(cause),
+                lost=error is not None and error.kind == "RankLostError",
+            )
+        self._finish(cell)
+
+    def _finish(self, cell: Cell) -> None:
+        self._cells.pop(cell.key, None)
+        self._jobs.finish(cell)
+        self._owners[cell.key] = cell.notebook
+        if len(self._owners) > _REMEMBERED_CELLS:
+            self._owners.popitem(last=False)
+        there = cell.notebook.name in self._board.notebooks
+        outcomes = tuple(cell.outcomes[rank] for rank in cell.ranks)
+        message = messages.CellFinished(
+            cell_id=cell.key, outcomes=outcomes, timed_out=cell.timed_out
+        )
+        self._board.act(FinishCell(cell.notebook if there else None, message))
+        self._board.changed(soon=False)
+
+    def end_all(self, reason: str) -> None:
+        """End every cell because the cluster ends."""
+        for cell in list(self._cells.values()):
+            if cell.key in {job.key for job in self._jobs.active}:
+                for rank in cell.running:
+                    error = ErrorInfo(kind="RankLostError", message=reason)
+                    cell.lose(rank, error)
+            else:
+                errors = {rank: words.not_run_error(reason) for rank in cell.ranks}
+                self.refuse(cell, errors)
+
+    def on_time(self) -> None:
+        """Interrupt cells whose time is over, and insist after `ESCALATE_S`."""
+        for cell in list(self._cells.values()):
+            if cell.deadline_s is None or self._board.now_s < cell.deadline_s:
+                continue
+            self._pass_deadline(cell)
+
+    def _pass_deadline(self, cell: Cell) -> None:
+        ranks = words.name_ranks(cell.running)
+        if not cell.timed_out:
+            cell.timed_out = True
+            cell.deadline_s = self._board.now_s + ESCALATE_S
+            text = (
+                f"the cell is over its timeout of {cell.submit.timeout_s:g} s and still "
+                f"runs on {ranks}: interrupting it there"
+            )
+            self._board.notice(text, "warning", cell.key)
+            self.interrupt(cell, 1)
+        elif cell.level < 2:  # noqa: PLR2004  the levels are named in InterruptCell
+            cell.deadline_s = self._board.now_s + ESCALATE_S
+            self.interrupt(cell, 2)
+        else:
+            cell.deadline_s = None
+            text = (
+                f"{ranks} still run the cell after two interrupts; "
+                f"{words.restart_hint(cell.running)} ends and replaces the process"
+            )
+            self._board.notice(text, "warning", cell.key)
+
+
+def end_ranks(board: Board, records: list[RankRecord], why: Leaving) -> None:
+    """Ask the agents to end ranks; each is reported as exited."""
+    for host in board.hosts.values():
+        chosen = [record for record in records if record.host == host.spec.name]
+        for record in chosen:
+            record.leaving = why
+        if chosen:
+            ranks = tuple(record.rank for record in chosen)
+            command = messages.EndRanks(ranks=ranks, grace_s=KILL_GRACE_S)
+            board.send_host(host, command)
+
+
+def _gone_error(record: RankRecord) -> ErrorInfo:
+    return words.lost_error(record.rank, record.host, record.pid, record.reason)

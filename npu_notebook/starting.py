@@ -1,0 +1,306 @@
+"""Start a controller: check the words, settle the name, wait until it is ready."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npu_notebook import messages, plugins, runtime
+from npu_notebook.errors import ConfigError, LaunchError, LinkError
+from npu_notebook.runtime import ClusterPaths, Connection
+from npu_notebook.session import poll
+from npu_notebook.settings import Settings, parse_linger, read_settings
+from npu_notebook.topology import (
+    DEVICE_NAMES,
+    ClusterSpec,
+    HostSpec,
+    parse_hosts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from npu_notebook.messages import Update
+    from npu_notebook.session import Session
+
+DEFAULT_NAME = "cluster"
+_CONTROLLER_TIMEOUT_S = 60.0
+_TAIL_NBYTES = 4096
+
+# What a step of a Slurm job always has; a second shell in a job has only some.
+# Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+_SLURM_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_ID")
+
+
+def make_spec(  # noqa: PLR0913  one parameter per word of `start`
+    *,
+    name: str,
+    num_ranks: int | None = None,
+    device: str | None = None,
+    hosts: str | None = None,
+    launcher: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    linger: float | str | None = None,
+    port: int | None = None,
+    owner: str = "",
+    settings: Settings | None = None,
+) -> ClusterSpec:
+    """Check the words of a start and complete them from the settings file.
+
+    Raises
+    ------
+    ConfigError
+        Naming the word, what is wrong with it and what to type instead.
+    """
+    given = settings if settings is not None else read_settings()
+    device = device if device is not None else given.device
+    num_ranks = num_ranks if num_ranks is not None else given.num_ranks
+    hosts = hosts if hosts is not None else given.hosts
+    launcher = launcher or given.launcher or "local"
+    lingering = linger if linger is not None else given.linger
+    _check(device, num_ranks, launcher, port)
+    defaults = ClusterSpec(name=name)
+    own_host = (HostSpec(name=socket.gethostname()),)
+    return ClusterSpec(
+        name=name,
+        num_ranks=num_ranks,
+        device=device,
+        hosts=parse_hosts(hosts) if hosts else own_host,
+        launcher=launcher,
+        env={**given.env, **(env or {})},
+        cwd=_check_cwd(cwd),
+        port=port or 0,
+        linger_s=defaults.linger_s if lingering is None else parse_linger(lingering),
+        orphan_timeout_s=given.orphan_timeout or defaults.orphan_timeout_s,
+        start_timeout_s=given.start_timeout or defaults.start_timeout_s,
+        output_cap_nbytes=given.output_cap or defaults.output_cap_nbytes,
+        owner=owner,
+        owner_pid=os.getpid(),
+    )
+
+
+def _check(
+    device: str | None, num_ranks: int | None, launcher: str, port: int | None
+) -> None:
+    if device is not None and device not in DEVICE_NAMES:
+        known = [*plugins.names("npu_notebook.devices"), "none"]
+        if device not in known:
+            problem = f"no devices named '{device}'"
+            raise ConfigError(problem, f"Choose one of {', '.join(known)}.")
+    if num_ranks is not None and num_ranks < 1:
+        problem = f"{num_ranks} ranks were asked for"
+        raise ConfigError(problem, "Ask for at least 1, like -n 4.")
+    if launcher not in plugins.names("npu_notebook.launchers"):
+        known = plugins.names("npu_notebook.launchers")
+        problem = f"no launcher named '{launcher}'"
+        raise ConfigError(problem, f"Installed: {', '.join(known)}.")
+    if port is not None and not 0 <= port < 65_536:  # noqa: PLR2004  16 bits
+        problem = f"{port} is not a TCP port"
+        raise ConfigError(problem, "Give a number from 1 to 65535, or none.")
+
+
+def _check_cwd(cwd: str | None) -> str:
+    folder = os.path.abspath(os.path.expanduser(cwd or "."))  # noqa: PTH100,PTH111  text for another process
+    if not os.path.isdir(folder):  # noqa: PTH112  as above
+        problem = f"the folder {folder} does not exist"
+        raise ConfigError(problem, "Give --cwd a folder that exists.")
+    return folder
+
+
+def ignored_variables() -> str:
+    """Return one line about half a set of Slurm variables, "" when there is none."""
+    inside = "SLURM_JOB_ID" in os.environ
+    if inside and not all(name in os.environ for name in _SLURM_STEP):
+        job = os.environ["SLURM_JOB_ID"]
+        return (
+            f"Ignored the Slurm variables of job {job}: this is no step of it. "
+            "The ranks start on this host."
+        )
+    return ""
+
+
+def settle_name(
+    name: str | None, suggestion: str, owner: str
+) -> tuple[str, Connection | None]:
+    """Decide the cluster's name, and which earlier cluster it replaces.
+
+    Parameters
+    ----------
+    name : str or None
+        What the user typed.
+    suggestion : str
+        What to call it otherwise; made unique with a number.
+    owner : str
+        The notebook; its own earlier cluster is replaced.
+
+    Raises
+    ------
+    ConfigError
+        If the name is in use by somebody else.
+    """
+    running = {
+        entry.connection.name: entry.connection
+        for entry in runtime.list_clusters()
+        if entry.alive
+    }
+    own = [one for one in running.values() if owner and one.owner == owner]
+    if name is None:
+        if own:
+            return own[0].name, own[0]
+        number = 1
+        candidate = suggestion
+        while candidate in running:
+            number += 1
+            candidate = f"{suggestion}-{number}"
+        return candidate, None
+    taken = running.get(name)
+    if taken is not None and taken not in own:
+        problem = (
+            f"a cluster named '{name}' runs already "
+            f"(pid {taken.controller_pid}, started by process {taken.owner_pid})"
+        )
+        remedy = (
+            f"Use it with `%npu_cluster attach {name}`, end it with "
+            f"`%npu_cluster stop {name}`, or give another --name."
+        )
+        raise ConfigError(problem, remedy)
+    return name, taken
+
+
+def start_controller(spec: ClusterSpec) -> Connection:
+    """Start the controller's process and wait until it can be joined.
+
+    Raises
+    ------
+    LaunchError
+        If it ends first; with the tail of what it said.
+    """
+    paths = ClusterPaths(spec.name)
+    paths.create()
+    log_file = paths.logs / "controller.log"
+    try:
+        runtime.write_private(paths.spec_file, msgspec.json.encode(spec))
+        with log_file.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603  our own module
+                [sys.executable, "-m", "npu_notebook.controller", spec.name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # the notebook's signals are not meant for it
+            )
+    except OSError as error:
+        problem = f"the files of cluster '{spec.name}' cannot be written ({error})"
+        remedy = f"Make room in {paths.directory} and {paths.logs}."
+        raise ConfigError(problem, remedy) from error
+    return _await_connection(process, paths, log_file)
+
+
+def _await_connection(
+    process: subprocess.Popen[bytes], paths: ClusterPaths, log_file: Path
+) -> Connection:
+    waits = int(_CONTROLLER_TIMEOUT_S / 0.01)
+    for _ in range(waits):
+        try:
+            connection = runtime.read_connection(paths.name)
+            if connection.controller_pid == process.pid:
+                _Reaper.adopt(process)
+                return connection
+        except LinkError:
+            pass  # not yet, or the file of its predecessor
+        try:
+            process.wait(timeout=0.01)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    else:
+        process.kill()
+        process.wait()
+    reason = f"its process ended with code {process.returncode}"
+    raise LaunchError("the controller", reason, _tail(log_file), str(log_file))
+
+
+class _Reaper:
+    """Keeps the controllers we started, so that an ended one leaves no zombie."""
+
+    _children: list[subprocess.Popen[bytes]] = []  # noqa: RUF012  one per process
+
+    @classmethod
+    def adopt(cls, process: subprocess.Popen[bytes]) -> None:
+        cls._children = [child for child in cls._children if child.poll() is None]
+        cls._children.append(process)
+
+    @classmethod
+    def reap(cls, pid: int, timeout_s: float) -> None:
+        for child in cls._children:
+            if child.pid == pid:
+                try:
+                    child.wait(timeout_s)
+                except subprocess.TimeoutExpired:
+                    return
+        cls._children = [child for child in cls._children if child.poll() is None]
+
+
+def reap_controller(pid: int, timeout_s: float) -> None:
+    """Wait for a controller that this process started, if it did."""
+    _Reaper.reap(pid, timeout_s)
+
+
+def _tail(path: Path) -> str:
+    try:
+        data = path.read_bytes()[-_TAIL_NBYTES:]
+    except OSError:
+        return ""
+    return data.decode(errors="replace")
+
+
+def await_ready(
+    session: Session, on_update: Callable[[Update | None], None], tick_s: float
+) -> None:
+    """Pass on the progress of a start until the cluster is ready.
+
+    Raises
+    ------
+    ConfigError
+        If the user's words cannot be met (more ranks than devices).
+    LaunchError
+        If a process could not start; everything is ended by then.
+    """
+    failure: messages.StartFailed | None = None
+    while True:
+        try:
+            arrived = poll(session.events, tick_s)
+        except LinkError:
+            if failure is not None:
+                raise as_error(failure) from None
+            raise
+        update = arrived.update if arrived else None
+        on_update(update)
+        if isinstance(update, messages.StartFailed):
+            failure = update
+        elif isinstance(update, messages.ClusterEnded):
+            if failure is not None:
+                raise as_error(failure)
+            problem = f"it ended while starting ({update.reason})"
+            raise LinkError(session.connection.name, problem, "Start it again.")
+        elif (
+            isinstance(update, messages.StateChanged)
+            and update.fact.state is messages.ClusterState.READY
+        ):
+            return
+
+
+def as_error(failure: messages.StartFailed) -> ConfigError | LaunchError:
+    """Return the error a failed start is raised as."""
+    if failure.config_error:
+        return ConfigError(failure.reason, failure.remedy)
+    reason = failure.reason
+    if failure.remedy:
+        reason = f"{reason.rstrip('.')}. {failure.remedy.rstrip('.')}"
+    return LaunchError(failure.what, reason, failure.stderr_tail, failure.log_path)
