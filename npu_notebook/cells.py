@@ -118,7 +118,7 @@ class CellHandle:
             late.append(arrived.update)
 
     def forget(self) -> None:
-        """Give up what threads of the cell may still print."""
+        """Send what threads of the cell print from now on to `Session.on_late`."""
         self._session.forget(self.cell_id)
 
     def wait(self, timeout_s: float | None = None) -> CellResult:

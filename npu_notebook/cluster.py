@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from npu_notebook import exchange, messages, runtime, starting
 from npu_notebook.cells import TICK_S, CellHandle, CellResult, Show
 from npu_notebook.errors import ConfigError, LinkError, NpuNotebookError
-from npu_notebook.printing import print_update
+from npu_notebook.printing import Printer
 from npu_notebook.session import Session, new_id, poll
 from npu_notebook.topology import format_ranks, parse_ranks
 
@@ -185,15 +185,16 @@ class Cluster:
         third one ends the ranks that still run it.
         """
         handle = self.submit(code, ranks=ranks, timeout_s=timeout_s, **options)
-        tell = show or print_update()
+        tell = show or Printer(handle.ranks)
         with _stop_button(handle):
             for update in handle.updates(TICK_S):
                 tell(update)
         try:
             return handle.outcome()
         finally:
-            if show is None:
-                handle.forget()
+            handle.forget()  # what comes later goes to `Session.on_late`
+            for late in handle.late_updates():
+                tell(late)
 
     def submit(
         self,

@@ -1,52 +1,65 @@
-"""Show a cell's output in a plain Python program: labelled lines on stdout."""
+"""Show a cell's output in a plain Python program, labelled by rank."""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
+from npu_notebook.folding import Folder, label
 
 if TYPE_CHECKING:
-    from npu_notebook.cells import Show
+    from collections.abc import Iterable
+
     from npu_notebook.messages import Update
 
 
-def print_update() -> Show:
-    """Return a function that prints the updates of one cell as they come."""
-    open_lines: dict[tuple[int, str], str] = {}
+class Printer:
+    """Prints the updates of one cell as they come; equal lines of ranks once.
 
-    def show(update: Update | None) -> None:
+    Progress bars appear with their last state only: a program's output is often a
+    file, where a redrawn line would fill it.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._folder = Folder(ranks)
+
+    def __call__(self, update: Update | None) -> None:
+        """Take the next update of the cell, or None when nothing came for a while."""
+        now_s = time.monotonic()
         match update:
             case messages.StreamText(rank=rank, stream=stream, text=text):
-                whole = open_lines.pop((rank, stream), "") + text
-                *lines, rest = whole.split("\n")
-                for line in lines:
-                    _write(rank, stream, line)
-                if rest:
-                    open_lines[rank, stream] = rest
+                self._folder.feed_text(rank, stream, text, now_s)
             case messages.DisplayOutput(rank=rank, data=data):
-                _write(rank, "stdout", str(data.get("text/plain", "")))
+                text = str(data.get("text/plain", ""))
+                self._folder.feed_rich(rank, text, now_s)
             case messages.Notice(text=text):
-                _write(None, "stderr", text)
-            case messages.CellFinished(outcomes=outcomes):
-                for (rank, stream), rest in sorted(open_lines.items()):
-                    _write(rank, stream, rest)
-                for one in outcomes:
-                    if one.hidden_lines:
-                        _write(one.rank, "stderr", hidden(one))
+                sys.stderr.write(f"{text}\n")
+            case messages.CellFinished():
+                self._finish(update, now_s)
+                return
             case _:
                 pass
+        self._print(now_s)
 
-    return show
+    def _finish(self, update: messages.CellFinished, now_s: float) -> None:
+        self._folder.finish(now_s)
+        self._print(now_s, everything=True)
+        for one in update.outcomes:
+            if one.hidden_lines:
+                sys.stderr.write(f"{label([one.rank])}{hidden(one)}\n")
+
+    def _print(self, now_s: float, *, everything: bool = False) -> None:
+        for piece in self._folder.take(now_s, everything=everything):
+            target = sys.stderr if piece.kind == "stderr" else sys.stdout
+            target.write(f"{label(piece.ranks)}{piece.text}\n")
+        for end in self._folder.take_ends():
+            sys.stdout.write(f"{label([end.rank])}{end.text}\n")
+        sys.stdout.flush()
 
 
 def hidden(outcome: messages.RankOutcome) -> str:
     """Return the sentence about output that was not shown."""
     return f"{outcome.hidden_lines:,} lines hidden, full text in {outcome.spool_path}"
 
-
-def _write(rank: int | None, stream: str, line: str) -> None:
-    target = sys.stderr if stream == "stderr" else sys.stdout
-    target.write(f"[{rank}] {line}\n" if rank is not None else f"{line}\n")
-    target.flush()

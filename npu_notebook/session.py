@@ -54,6 +54,8 @@ class Session:
         self.events: Arrivals = queue.SimpleQueue()
         """State changes, notices of no cell, `StartFailed` and `ClusterEnded`."""
         self.on_notice: Callable[[messages.Notice], None] | None = None
+        self.on_late: Callable[[Update], None] | None = None
+        """Gets, in the link thread, what threads of a finished cell still print."""
         self._title = title
         self._waiting: dict[str, Arrivals] = {}
         self._lock = threading.Lock()
@@ -179,13 +181,15 @@ class Session:
             case messages.CollectivesRecorded():
                 self.events.put(arrived)
             case _:
-                self._deliver(update.cell_id, arrived)
+                if not self._deliver(update.cell_id, arrived) and self.on_late:
+                    self.on_late(update)
 
-    def _deliver(self, key: str, arrived: Arrived) -> None:
+    def _deliver(self, key: str, arrived: Arrived) -> bool:
         with self._lock:
             arrivals = self._waiting.get(key)
-        if arrivals is not None:
-            arrivals.put(arrived)
+            if arrivals is not None:
+                arrivals.put(arrived)
+            return arrivals is not None
 
     def _tell(self, notice: messages.Notice) -> None:
         self.events.put(Arrived(notice, []))

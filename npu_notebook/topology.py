@@ -7,6 +7,7 @@ of `--ranks` and `--hosts` are read in this one place.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -246,8 +247,9 @@ def plan(spec: ClusterSpec, facts: Sequence[HostFact]) -> Plan:
     counts = _count_ranks(spec, provider, ordered)
     slots: list[RankSlot] = []
     for host, count in zip(spec.hosts, counts, strict=True):
+        first = len(slots)
         slots.extend(
-            RankSlot(rank=len(slots) + local, host=host.name, local_rank=local)
+            RankSlot(rank=first + local, host=host.name, local_rank=local)
             for local in range(count)
         )
     if notice:
@@ -332,8 +334,9 @@ def rank_environment(
 
     Notes
     -----
-    The set torchrun gives its workers. ``TORCHELASTIC_USE_AGENT_STORE`` makes rank 0
-    a client of the store like every other rank.
+    The set torchrun gives its workers, and on one host gloo's loopback interface.
+    ``TORCHELASTIC_USE_AGENT_STORE`` makes rank 0 a client of the store like every
+    other rank.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html.
     """
     hosts = list(dict.fromkeys(one.host for one in plan.slots))
@@ -355,4 +358,8 @@ def rank_environment(
         "TORCHELASTIC_RUN_ID": "npu_notebook",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    return {name: str(value) for name, value in values.items()}
+    env = {name: str(value) for name, value in values.items()}
+    if len(hosts) == 1 and sys.platform == "linux":
+        # gloo would listen on the address of the host's name, which others can reach.
+        env["GLOO_SOCKET_IFNAME"] = "lo"
+    return env

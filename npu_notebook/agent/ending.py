@@ -31,6 +31,9 @@ _LEFTOVER_GRACE_S = 1.0
 _GIVE_UP_S = 15.0
 
 
+_OURS = 0  # stands for the agent's own children, where a rank's pid would stand
+
+
 class Owner:
     """Says which rank a descendant of the agent belongs to.
 
@@ -38,29 +41,34 @@ class Owner:
     ----------
     marks : mapping of int to str
         Mark of each rank's process by pid, of dead ranks too.
+    spared : iterable of int
+        The agent's own children that are no ranks, such as the template.
     """
 
-    def __init__(self, marks: Mapping[int, str]) -> None:
-        self._marks = dict(marks)
+    def __init__(self, marks: Mapping[int, str], spared: Iterable[int]) -> None:
         self._pids = {mark: pid for pid, mark in marks.items()}
-        self._known: dict[int, int | None] = {}
+        self._known = {pid: pid for pid in marks} | dict.fromkeys(spared, _OURS)
 
-    def find(self, process: psutil.Process, parent_pid: int) -> int | None:
-        """Return the pid of the rank's process, None if no rank started it."""
+    def find(self, process: psutil.Process) -> int | None:
+        """Return the pid of the rank's process, 0 for the agent's own, else None.
+
+        Call it for parents before their children.
+        """
         if process.pid not in self._known:
-            self._known[process.pid] = self._look(process, parent_pid)
+            owner = self._look(process)
+            if owner is None:
+                return None
+            self._known[process.pid] = owner
         return self._known[process.pid]
 
-    def _look(self, process: psutil.Process, parent_pid: int) -> int | None:
-        if process.pid in self._marks:
-            return process.pid
-        above = self._known.get(parent_pid)
-        if above is not None:
-            return above
+    def _look(self, process: psutil.Process) -> int | None:
         try:
+            above = self._known.get(process.ppid())
+            if above is not None:
+                return above
             session = os.getsid(process.pid)
-            if session in self._marks:
-                return session
+            if session in self._known:
+                return self._known[session]
             return self._pids.get(process.environ().get(RANK_MARK, ""))
         except (OSError, psutil.Error):
             return None  # gone meanwhile, or another user's (it runs a setuid program)
@@ -74,10 +82,6 @@ class Ending:
     targets : mapping of int to str
         Processes of the ranks to end and their marks; dead ones count for what they
         left behind.
-    others : mapping of int to str
-        The ranks that go on.
-    spared : iterable of int
-        The agent's own children, which are no ranks.
     deadline_s : float
         `time.monotonic` at which SIGTERM becomes SIGKILL.
 
@@ -89,26 +93,30 @@ class Ending:
         Processes that could not be ended, described for the user.
     """
 
-    def __init__(
-        self,
-        targets: Mapping[int, str],
-        others: Mapping[int, str],
-        spared: Iterable[int],
-        deadline_s: float,
-    ) -> None:
+    def __init__(self, targets: Mapping[int, str], deadline_s: float) -> None:
         self.targets = dict(targets)
         self.done = False
         self.survivors: tuple[str, ...] = ()
-        self._others = dict(others)
-        self._spared = frozenset(spared)
         self._deadline_s = deadline_s
         self._give_up_s = deadline_s + _GIVE_UP_S
         self._asked: set[int] = set()
         self._found: dict[int, psutil.Process] = {}
 
-    def advance(self, now_s: float) -> None:
-        """Look what is left and take the next step; call it about every 50 ms."""
-        left = self._list_left()
+    def advance(
+        self, now_s: float, others: Mapping[int, str], spared: Iterable[int]
+    ) -> None:
+        """Look what is left and take the next step; call it about every 50 ms.
+
+        Parameters
+        ----------
+        now_s : float
+            `time.monotonic`.
+        others : mapping of int to str
+            The ranks that go on, or are ended by another `Ending`, with their marks.
+        spared : iterable of int
+            The agent's own children that are no ranks.
+        """
+        left = self._list_left(others, spared)
         ranks = [process for process in left if process.pid in self.targets]
         if not left:
             self.done = True
@@ -128,19 +136,15 @@ class Ending:
         self._asked.update(process.pid for process in new)
         _signal(new, signal.SIGTERM)
 
-    def _list_left(self) -> list[psutil.Process]:
-        """Return what belongs to the targets, once found still ours when orphaned."""
-        owner = Owner({**self._others, **self.targets})
+    def _list_left(
+        self, others: Mapping[int, str], spared: Iterable[int]
+    ) -> list[psutil.Process]:
+        """Return what belongs to the targets; once found it stays found."""
+        owner = Owner({**others, **self.targets}, spared)
         for process in list_descendants(os.getpid()):
-            try:
-                parent_pid = process.ppid()
-            except psutil.Error:
-                continue
-            if process.pid in self._spared:
-                continue
-            rank_pid = owner.find(process, parent_pid)
+            rank_pid = owner.find(process)
             # Without a living rank every stranger below the agent is a left-over.
-            if rank_pid in self.targets or (rank_pid is None and not self._others):
+            if rank_pid in self.targets or (rank_pid is None and not others):
                 self._found[process.pid] = process
         self._found = {
             pid: process for pid, process in self._found.items() if is_running(process)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from collections.abc import Mapping, Sequence
 
 from npu_notebook.agent import linux
@@ -46,7 +47,7 @@ def spawn(
     env : mapping of str to str
         Its whole environment.
     log_path : str
-        Where its stdout and stderr go (appended, mode 0600).
+        Where its stdout and stderr go (appended, mode 0600); "" is the agent's log.
     cwd : str
         Its folder.
     stdin : bytes
@@ -65,7 +66,7 @@ def spawn(
     try:
         os.write(source, stdin)
         os.lseek(source, 0, os.SEEK_SET)
-        with open_log(log_path) as out:
+        with open_log(log_path) if log_path else nullcontext() as out:
             return subprocess.Popen(  # noqa: S603  our own interpreter and module
                 birth,
                 stdin=source,

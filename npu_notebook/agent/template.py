@@ -32,8 +32,12 @@ from npu_notebook.agent import linux
 # torch comes before IPython: torch_npu looks at the modules that are there when it is
 # imported. Source: torch_npu, __init__.py, its check for an interactive session.
 _TORCH_IMPORTS = ("torch", "torch.distributed", "torch.utils.data")
-_OTHER_IMPORTS = ("IPython.core.interactiveshell", "msgspec", "zmq", "psutil")
-_RANK_IMPORTS = ("npu_notebook.rank.worker",)
+_OTHER_IMPORTS = (
+    "IPython.core.interactiveshell",
+    "msgspec",
+    "zmq",
+    "npu_notebook.rank.worker",
+)
 _HEADER = struct.Struct("!I")
 _MAX_FDS = 4
 _EXIT_PARENT_GONE = 75
@@ -71,10 +75,14 @@ class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Template -> agent, once: imports are done (``problem`` "") after ``elapsed_s``."""
+    """Template -> agent, once: imports took ``elapsed_s``.
+
+    ``problem`` says which import failed, ``unsafe`` why this process must not fork.
+    """
 
     elapsed_s: float
     problem: str = ""
+    unsafe: str = ""
 
 
 def send(
@@ -140,37 +148,32 @@ def _warm_up(*, with_torch: bool) -> Ready:
     """Import everything; objects made so far are never looked at by gc again."""
     begin_s = time.monotonic()
     gc.disable()  # a collection would write to the pages that ranks share
-    wanted = (*(_TORCH_IMPORTS if with_torch else ()), *_OTHER_IMPORTS, *_RANK_IMPORTS)
-    problem = ""
-    for name in wanted:
+    problem = unsafe = ""
+    for name in (*(_TORCH_IMPORTS if with_torch else ()), *_OTHER_IMPORTS):
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001  any code runs in an import
             traceback.print_exc()
-            problem = f"import {name} failed: {type(error).__name__}: {error}"
+            problem = f"import {name} failed ({type(error).__name__}: {error})"
             break
-        problem = _check_single_thread(name)
-        if problem:
-            break
+        unsafe = unsafe or _check_single_thread(f"import {name}")
     gc.collect()
     gc.freeze()
-    return Ready(elapsed_s=time.monotonic() - begin_s, problem=problem)
+    elapsed_s = time.monotonic() - begin_s
+    return Ready(elapsed_s=elapsed_s, problem=problem, unsafe=unsafe)
 
 
-def _check_single_thread(after: str) -> str:
+def _check_single_thread(cause: str) -> str:
     count = linux.count_threads()
     if count == 1:
         return ""
-    return (
-        f"import {after} left {count} threads running, and a process with threads "
-        "cannot be forked safely"
-    )
+    return f"{cause} left {count} threads running, so forks of it could hang"
 
 
 def _fork_all(
     channel: socket.socket, request: ForkRequest, fds: list[int], agent_pid: int
 ) -> None:
-    problem = _check_single_thread("of something")
+    problem = _check_single_thread("something")
     if problem:
         send(channel, ForkReply(problem=problem))
         return

@@ -38,10 +38,14 @@ class TemplateProcess:
     ----------
     pid : int
         Its process.
+    alive : bool
+        Whether it can still answer.
     ready : bool
         Whether its imports are done and it can fork.
     problem : str
-        Why it cannot fork, "" if it can or is still importing.
+        Which import failed, or how it died; "" if neither.
+    unsafe : str
+        Why it must not fork although its imports are done; "" if it may.
     elapsed_s : float
         Seconds its imports took; 0.0 until it is ready.
     """
@@ -51,6 +55,8 @@ class TemplateProcess:
         self.env = dict(env)
         self.ready = False
         self.problem = ""
+        self.unsafe = ""
+        self.alive = True
         self.elapsed_s = 0.0
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(_FORK_TIMEOUT_S)
@@ -76,11 +82,13 @@ class TemplateProcess:
         try:
             body, _fds = template.receive(self._channel)
         except (EOFError, OSError):
+            self.alive = False
             self.problem = "the template process ended before it was ready"
             return
         message = msgspec.msgpack.decode(body, type=template.Ready)
-        self.ready = not message.problem
+        self.ready = not message.problem and not message.unsafe
         self.problem = message.problem
+        self.unsafe = message.unsafe
         self.elapsed_s = message.elapsed_s
 
     def serves(self, env: Mapping[str, str], *, with_torch: bool) -> bool:
@@ -101,8 +109,7 @@ class TemplateProcess:
             )
             body, _fds = template.receive(self._channel)
         except (EOFError, OSError) as error:
-            self.ready = False
-            self.problem = "the template process is dead"
+            self.ready = self.alive = False
             message = f"the template process (pid {self.pid}) did not answer ({error})"
             raise OSError(message) from error
         reply = msgspec.msgpack.decode(body, type=template.ForkReply)
@@ -114,8 +121,7 @@ class TemplateProcess:
     def reaped(self, returncode: int) -> None:
         """Take note that the agent's loop has reaped the process."""
         self._process.returncode = returncode
-        self.ready = False
-        self.problem = self.problem or "the template process is dead"
+        self.ready = self.alive = False
 
     def end(self) -> None:
         """Close the channel and kill the process; its exit status comes later."""

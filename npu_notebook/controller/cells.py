@@ -100,12 +100,7 @@ class Cells:
     ) -> None:
         problem, remedy = self._find_problem(message)
         if problem:
-            self._board.answer(
-                peer,
-                messages.RequestDone(
-                    request_id=message.cell_id, problem=problem, remedy=remedy
-                ),
-            )
+            self._reject(peer, message, problem, remedy)
             return
         cell = Cell(self, peer, message)
         self._cells[cell.key] = cell
@@ -115,6 +110,14 @@ class Cells:
             return
         self._jobs.add(cell)
         self._board.changed(soon=False)
+
+    def _reject(
+        self, peer: Peer, message: messages.SubmitCell, problem: str, remedy: str
+    ) -> None:
+        answer = messages.RequestDone(
+            request_id=message.cell_id, problem=problem, remedy=remedy
+        )
+        self._board.answer(peer, answer)
 
     def _find_problem(self, message: messages.SubmitCell) -> tuple[str, str]:
         board = self._board

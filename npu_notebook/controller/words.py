@@ -74,15 +74,11 @@ def lost_error(rank: int, host: str, pid: int | None, reason: str) -> ErrorInfo:
 
     Examples
     --------
-    >>> error = lost_error(2, "a", 77, describe_exit(-9))
-    >>> error.message.partition(". ")[0]
+    >>> lost_error(2, "a", 77, describe_exit(-9)).message
     'rank 2 (a, pid 77) ended by signal 9; often the out-of-memory killer'
     """
     where = host if pid is None else f"{host}, pid {pid}"
-    message = (
-        f"rank {rank} ({where}) {reason}. Its variables are lost; "
-        f"{restart_hint([rank])} replaces it, the other ranks keep theirs."
-    )
+    message = f"rank {rank} ({where}) {reason}"
     return ErrorInfo(kind="RankLostError", message=message)
 
 

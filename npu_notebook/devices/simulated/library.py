@@ -10,7 +10,7 @@ from npu_notebook.errors import DeviceError
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import ProcessGroup
+    from torch._C._distributed_c10d import Backend
 
 
 class Library(Protocol):
@@ -42,14 +42,10 @@ class Library(Protocol):
     def default_generator(self, index: int, /) -> torch.Generator:
         """Return the generator of a device."""
 
-    def new_hccl(
-        self, gloo: ProcessGroup.BackendType, rank: int, size: int, /
-    ) -> ProcessGroup.BackendType:
+    def new_hccl(self, gloo: Backend, rank: int, size: int, /) -> Backend:
         """Return a backend ``hccl`` over a gloo backend."""
 
-    def gloo_of(
-        self, backend: ProcessGroup.BackendType, /
-    ) -> ProcessGroup.BackendType | None:
+    def gloo_of(self, backend: Backend, /) -> Backend | None:
         """Return the gloo backend inside a simulated hccl backend, else None."""
 
 

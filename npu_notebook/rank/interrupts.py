@@ -1,0 +1,184 @@
+"""Stop the running cell from the link's thread, and nothing but the running cell.
+
+The link's thread sends SIGINT to the main thread; the handler, in the main thread,
+raises `KeyboardInterrupt` only while a cell is armed. A signal that comes after the
+end of its cell is swallowed before the next one is armed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import signal
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from npu_notebook.rank.children import ChildProcesses
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+Releaser: TypeAlias = Callable[[int], None]
+"""Called in the link's thread with the level before SIGINT is sent; must not block."""
+
+_INSIST = 2  # the level from which children are killed
+_SYNC_S = 0.001
+
+
+class Interrupts:
+    """Which cell runs, and how it is stopped.
+
+    Attributes
+    ----------
+    releasers : list of callable
+        What frees the main thread when it waits in C++ code that no signal reaches.
+        This is the place where blocked collectives get released; a releaser is called
+        for every interrupt of a running cell and must do nothing if nothing waits.
+    """
+
+    def __init__(self) -> None:
+        self.releasers: list[Releaser] = []
+        self._main_ident = threading.main_thread().ident or 0
+        self._lock = threading.Lock()
+        self._handler = self._on_signal  # one object, so that it can be recognised
+        self._waiting: set[str] = set()
+        self._cancelled: set[str] = set()
+        self._cell_id = ""
+        self._armed = False
+        self._sent = False
+        self._children: ChildProcesses | None = None
+        self._shield = _Shield(self)
+
+    def install(self) -> None:
+        """Take SIGINT. Call it in the main thread."""
+        signal.signal(signal.SIGINT, self._handler)
+
+    def expect(self, cell_id: str) -> None:
+        """Note a cell that waits in the inbox (link's thread)."""
+        with self._lock:
+            self._waiting.add(cell_id)
+
+    def begin(self, cell_id: str) -> bool:
+        """Arm a cell; False if it was interrupted while it waited."""
+        # User code may have put its own handler in place in an earlier cell.
+        if signal.getsignal(signal.SIGINT) is not self._handler:
+            self.install()
+        children = ChildProcesses()
+        with self._lock:
+            self._waiting.discard(cell_id)
+            if cell_id in self._cancelled:
+                self._cancelled.discard(cell_id)
+                return False
+            self._cell_id = cell_id
+            self._sent = False
+            self._children = children
+            self._armed = True
+        return True
+
+    def disarm(self) -> None:
+        """Let no interrupt through any more; afterwards none can come late.
+
+        `KeyboardInterrupt` may still come out of this call: call it again then.
+        """
+        self._armed = False
+        with self._lock:
+            sent = self._sent
+            if sent:
+                _set_async_exception(self._main_ident, None)
+        if sent:
+            # A signal sent to this thread is delivered at the latest when it returns
+            # from the kernel; the handler finds the cell disarmed.
+            select.select((), (), (), _SYNC_S)
+
+    def end(self) -> tuple[bool, list[str]]:
+        """Forget the cell; wait for child processes that an interrupt is ending.
+
+        Returns
+        -------
+        interrupted : bool
+            Whether an interrupt was sent to this cell.
+        survivors : list of str
+            Child processes that are still there, ``"sleep (pid 12)"``.
+        """
+        with self._lock:
+            children, sent = self._children, self._sent
+        survivors = children.survivors() if children is not None and sent else []
+        with self._lock:
+            self._cell_id = ""
+            self._children = None
+        return sent, survivors
+
+    def interrupt(self, level: int, cell_id: str | None) -> None:
+        """Stop a cell (link's thread); ``cell_id`` None means the one that runs."""
+        with self._lock:
+            if cell_id is not None and cell_id in self._waiting:
+                self._cancelled.add(cell_id)
+                return
+            if not self._cell_id or cell_id not in (None, self._cell_id):
+                return
+            children = self._children
+            self._sent = True
+        for release in self.releasers:
+            release(level)
+        with self._lock:
+            if self._armed and children is self._children:
+                signal.pthread_kill(self._main_ident, signal.SIGINT)
+                if level >= _INSIST:
+                    # For code that ignores or blocks SIGINT.
+                    _set_async_exception(self._main_ident, KeyboardInterrupt)
+        if children is not None:
+            children.stop(kill=level >= _INSIST)
+
+    def shielded(self) -> _Shield:
+        """Hold back an interrupt of the main thread while a ``with`` block runs."""
+        return self._shield
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._armed:
+            return
+        if self._shield.depth:
+            self._shield.held_back = True
+            return
+        raise KeyboardInterrupt
+
+    def raise_held_back(self) -> None:
+        """Raise what `shielded` held back, if the cell still runs."""
+        if self._armed:
+            raise KeyboardInterrupt
+
+
+class _Shield:
+    """A reentrant block of the main thread that an interrupt may not cut in two."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.depth = 0
+        self.held_back = False
+        self._interrupts = interrupts
+        self._main_ident = threading.main_thread().ident
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._main_ident:
+            self.depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if threading.get_ident() != self._main_ident:
+            return
+        self.depth -= 1
+        if not self.depth and self.held_back:
+            self.held_back = False
+            self._interrupts.raise_held_back()
+
+
+def _set_async_exception(thread_ident: int, kind: type[BaseException] | None) -> None:
+    """Raise ``kind`` in a thread at its next bytecode; None takes a pending one back.
+
+    Source: https://docs.python.org/3/c-api/init.html, PyThreadState_SetAsyncExc.
+    """
+    value: Any = ctypes.py_object(kind) if kind is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_ident), value)
