@@ -255,3 +255,8 @@ class Screen:
         else:
             self.row += count
             self.rows += [""] * (self.row + 1 - len(self.rows))
+
+
+def strip_controls(text: str) -> str:
+    """Return the text without colours and other terminal controls."""
+    return _CONTROL.sub("", text)

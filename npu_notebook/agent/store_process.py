@@ -32,6 +32,8 @@ class StoreProcess:
     ----------
     pid, port : int
         The process, and where it listens.
+    alive : bool
+        False once it is reaped.
 
     Raises
     ------
@@ -43,6 +45,7 @@ class StoreProcess:
         self, address: str, port: int, template: TemplateProcess | None
     ) -> None:
         self._popen: subprocess.Popen[bytes] | None = None
+        self.alive = True
         with store.bind(address, port) as listener:
             self.port = listener.getsockname()[1]
             self._ready_fd, theirs = os.pipe()
@@ -103,13 +106,12 @@ class StoreProcess:
 
     def reaped(self, returncode: int) -> None:
         """Take note that the agent's loop has reaped the process."""
+        self.alive = False
         if self._popen is not None:
             self._popen.returncode = returncode
 
     def end(self) -> None:
         """Kill it and stop listening for its answer."""
         os.close(self._ready_fd)
-        try:
+        if self.alive:  # not reaped, so the pid is still its own
             os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return

@@ -91,9 +91,15 @@ class TemplateProcess:
         self.unsafe = message.unsafe
         self.elapsed_s = message.elapsed_s
 
+    @property
+    def decided(self) -> bool:
+        """Whether it has said if it can fork."""
+        return self.ready or bool(self.problem or self.unsafe)
+
     def serves(self, env: Mapping[str, str], *, with_torch: bool) -> bool:
         """Return whether ranks of this environment can be forked from it."""
-        return with_torch == self.with_torch and _at_import(env) == _at_import(self.env)
+        same = _at_import(env) == _at_import(self.env)
+        return self.alive and same and with_torch == self.with_torch
 
     def fork(self, births: Sequence[Birth], fds: Sequence[int] = ()) -> list[int]:
         """Fork processes; they are children of this agent when it returns.

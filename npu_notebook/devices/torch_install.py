@@ -9,6 +9,9 @@ from pathlib import Path
 
 from npu_notebook.errors import DeviceError
 
+_PACKAGE = "torch"
+_REINSTALL = "Reinstall torch: pip install --force-reinstall torch."
+
 
 @dataclass(frozen=True, slots=True)
 class TorchInstall:
@@ -50,17 +53,11 @@ def find_torch() -> TorchInstall | None:
         constants = _constants(version_file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError) as error:
         raise DeviceError(
-            "torch",
-            f"cannot read {version_file} ({error})",
-            "Reinstall torch: pip install --force-reinstall torch.",
+            _PACKAGE, f"cannot read {version_file} ({error})", _REINSTALL
         ) from error
     version = constants.get("__version__")
     if version is None:
-        raise DeviceError(
-            "torch",
-            f"{version_file} names no version",
-            "Reinstall torch: pip install --force-reinstall torch.",
-        )
+        raise DeviceError(_PACKAGE, f"{version_file} names no version", _REINSTALL)
     return TorchInstall(
         version=version,
         git_version=constants.get("git_version") or "",

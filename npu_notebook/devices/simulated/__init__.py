@@ -66,6 +66,6 @@ class SimulatedProvider:
             cannot be read.
         """
         # Imports torch, which the agent must not do.
-        from npu_notebook.devices.simulated.install import install  # noqa: PLC0415
+        from npu_notebook.devices.simulated.install import install
 
         return install(local_rank)

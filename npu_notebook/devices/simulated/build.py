@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MODULE_NAME = "_simulated_npu"
-_DEVICE = "simulated NPU"
+DEVICE = "simulated NPU"
 _CPU_INSTEAD = "start with `--device cpu`"
 _SOURCES = Path(__file__).parent / "csrc"
 _MAIN_SOURCE = "simulated_npu.cpp"
@@ -95,7 +95,7 @@ def plan() -> Plan:
     torch = find_torch()
     if torch is None:
         problem = "torch is not installed in this Python"
-        raise DeviceError(_DEVICE, problem, "Install it: pip install torch.")
+        raise DeviceError(DEVICE, problem, "Install it: pip install torch.")
     sources = hashlib.sha256()
     for path in sorted(_SOURCES.iterdir()):
         sources.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -151,7 +151,7 @@ def ensure_built(report: Callable[[str], None]) -> Path:
             "Free space or set NPU_NOTEBOOK_CACHE_DIR to a folder you can write, or "
             f"{_CPU_INSTEAD}."
         )
-        raise DeviceError(_DEVICE, problem, remedy) from error
+        raise DeviceError(DEVICE, problem, remedy) from error
     return wanted.library
 
 
@@ -185,7 +185,7 @@ def _compile(wanted: Plan, report: Callable[[str], None]) -> None:
     if not is_built(wanted):
         problem = f"{compiler[0]} made a library without the build key {wanted.key}"
         remedy = f"Set CXX to another C++ compiler, or {_CPU_INSTEAD}."
-        raise DeviceError(_DEVICE, problem, remedy)
+        raise DeviceError(DEVICE, problem, remedy)
     report(f"Compiled the simulated NPU in {elapsed_s:.0f} s ({wanted.library}).")
 
 
@@ -195,7 +195,7 @@ def _find_compiler() -> list[str]:
         if shutil.which(chosen[0]) is None:
             problem = f"CXX names {chosen[0]!r}, which is no program on this machine"
             remedy = f"Correct or unset CXX, or {_CPU_INSTEAD}."
-            raise DeviceError(_DEVICE, problem, remedy)
+            raise DeviceError(DEVICE, problem, remedy)
         return chosen
     for name in ("c++", "g++", "clang++"):
         found = shutil.which(name)
@@ -206,7 +206,7 @@ def _find_compiler() -> list[str]:
         "Install one (c++, g++ or clang++; Debian and Ubuntu: apt install g++), or "
         f"{_CPU_INSTEAD}."
     )
-    raise DeviceError(_DEVICE, problem, remedy)
+    raise DeviceError(DEVICE, problem, remedy)
 
 
 def _python_include() -> Path:
@@ -221,12 +221,12 @@ def _require_headers(torch: TorchInstall) -> None:
             "Install Python's headers (Debian and Ubuntu: apt install python3-dev), or "
             f"{_CPU_INSTEAD}."
         )
-        raise DeviceError(_DEVICE, problem, remedy)
+        raise DeviceError(DEVICE, problem, remedy)
     torch_header = torch.root / "include" / "torch" / "library.h"
     if not torch_header.is_file():
         problem = f"torch {torch.version} has no C++ headers ({torch_header})"
         remedy = f"Install torch from a wheel, or {_CPU_INSTEAD}."
-        raise DeviceError(_DEVICE, problem, remedy)
+        raise DeviceError(DEVICE, problem, remedy)
 
 
 def _command(compiler: list[str], wanted: Plan, made: Path) -> list[str]:
@@ -289,4 +289,4 @@ def _compile_error(
         f"Its whole output is in {log}. Try another compiler (CXX=clang++), or "
         f"{_CPU_INSTEAD}.\n{shown}"
     )
-    return DeviceError(_DEVICE, f"{problem} ({reason})", remedy)
+    return DeviceError(DEVICE, f"{problem} ({reason})", remedy)

@@ -32,9 +32,9 @@ def register() -> None:
         "batch_norm_backward_reduce": batch_norm_backward_reduce,
         "batch_norm_backward_elemt": batch_norm_backward_apply,
     }
-    aten = torch.library.Library("aten", "IMPL")
+    aten = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for name, kernel in kernels.items():
-        aten.impl(name, kernel, "PrivateUse1")
+        aten.impl(name, kernel, "PrivateUse1")  # type: ignore[no-untyped-call]
     _libraries.append(aten)
 
 
@@ -57,7 +57,7 @@ def lstm_cell(
     return leave * next_cell.tanh(), next_cell, saved
 
 
-def lstm_cell_backward(  # noqa: PLR0913, PLR0917  the operator's signature
+def lstm_cell_backward(
     grad_hidden: MaybeTensor,
     grad_next_cell: MaybeTensor,
     cell: Tensor,
@@ -174,7 +174,7 @@ def batch_norm_gather_stats(  # noqa: PLR0913, PLR0917  the operator's signature
     return mean_all, (variance + eps).rsqrt()
 
 
-def batch_norm_apply(  # noqa: PLR0913, PLR0917  the operator's signature
+def batch_norm_apply(
     x: Tensor,
     weight: MaybeTensor,
     bias: MaybeTensor,
@@ -191,7 +191,7 @@ def batch_norm_apply(  # noqa: PLR0913, PLR0917  the operator's signature
     return y.to(x.dtype)
 
 
-def batch_norm_backward_reduce(  # noqa: PLR0913, PLR0917  the operator's signature
+def batch_norm_backward_reduce(
     grad: Tensor,
     x: Tensor,
     mean: Tensor,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.utils import backend_registration
 
-from npu_notebook.devices.simulated import composite, refusals, torch_npu_stub
+from npu_notebook.devices.simulated import build, composite, refusals, torch_npu_stub
 from npu_notebook.devices.simulated.library import library, load
 from npu_notebook.devices.simulated.settings import (
     simulated_devices,
@@ -19,7 +21,7 @@ from npu_notebook.errors import ConfigError, DeviceError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from torch._C._distributed_c10d import Backend
+    from torch._C._distributed_c10d import Backend, Store
 
 # Keeps the keys of gloo inside hccl apart from those of a gloo group that shares the
 # store, as in "cpu:gloo,npu:hccl".
@@ -69,23 +71,24 @@ def _install(devices: int, memory_nbytes: int) -> None:
             "Start the cluster without importing torch_npu first, or use --device "
             "ascend for real NPUs."
         )
-        raise DeviceError("simulated NPU", problem, remedy)
+        raise DeviceError(build.DEVICE, problem, remedy)
     load().start(devices, memory_nbytes)
-    torch.utils.rename_privateuse1_backend("npu")
+    backend_registration.rename_privateuse1_backend("npu")
 
     # Its modules use device type "npu", which exists from here on.
-    from npu_notebook.devices.simulated import npu  # noqa: PLC0415
+    from npu_notebook.devices.simulated import npu
 
-    torch._register_device_module("npu", npu)  # noqa: SLF001  documented by torch
+    # torch documents this name for device packages.
+    torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]  # noqa: SLF001
     sys.modules["torch.npu.amp"] = npu.amp
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     dist.Backend.register_backend("hccl", new_hccl, devices=["npu"])
     composite.register()
     refusals.install()
     torch_npu_stub.install(npu)
 
 
-def new_hccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
+def new_hccl(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     """Return a backend ``hccl``; `torch.distributed` calls it for each new group.
 
     Parameters
@@ -99,7 +102,7 @@ def new_hccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Bac
     timeout : timedelta
         Longest a collective may take.
     """
-    gloo_store = dist.PrefixStore(_STORE_PREFIX, store)
+    gloo_store = PrefixStore(_STORE_PREFIX, store)
     gloo = dist.ProcessGroupGloo(gloo_store, rank, size, timeout=timeout)
     return library().new_hccl(gloo, rank, size)
 

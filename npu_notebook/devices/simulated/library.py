@@ -69,18 +69,18 @@ def load() -> Library:
             "Start the cluster again (its agent compiles it), or start with "
             "`--device cpu`."
         )
-        raise DeviceError("simulated NPU", problem, remedy)
+        raise DeviceError(build.DEVICE, problem, remedy)
     spec = importlib.util.spec_from_file_location(build.MODULE_NAME, wanted.library)
     if spec is None or spec.loader is None:
         problem = f"{wanted.library} is no Python extension"
-        raise DeviceError("simulated NPU", problem, "Delete it and start again.")
+        raise DeviceError(build.DEVICE, problem, "Delete it and start again.")
     try:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError as error:
         problem = f"{wanted.library} cannot be loaded ({error})"
         raise DeviceError(
-            "simulated NPU", problem, "Delete it and start the cluster again."
+            build.DEVICE, problem, "Delete it and start the cluster again."
         ) from error
     _loaded.append(cast("Library", module))
     return _loaded[0]
@@ -96,5 +96,5 @@ def library() -> Library:
     """
     if not _loaded:
         problem = "there is none in this process"
-        raise DeviceError("simulated NPU", problem, "Start a cluster first.")
+        raise DeviceError(build.DEVICE, problem, "Start a cluster first.")
     return _loaded[0]

@@ -21,6 +21,24 @@ if TYPE_CHECKING:
 
 _REAL_NPU = "or run it on real NPUs (--device ascend)"
 
+# What is refused, and what to use instead.
+_INDUCTOR = (
+    "torch.compile with the inductor backend",
+    "Use torch.compile(..., backend='aot_eager'), or leave torch.compile out.",
+)
+_DATA_PARALLEL = (
+    "torch.nn.DataParallel",
+    "Use torch.nn.parallel.DistributedDataParallel with one rank per device.",
+)
+_SHARING = (
+    "sharing tensors through torch.multiprocessing",
+    "Send tensor.cpu() and call .npu() on the other side.",
+)
+_FLEX_ATTENTION = (
+    "flex_attention",
+    "Use torch.nn.functional.scaled_dot_product_attention.",
+)
+
 
 class NotSimulatedError(DeviceError, NotImplementedError):
     """The simulated NPU does not do what was asked.
@@ -61,10 +79,8 @@ class NoInductor:
     """Stands where torch.compile looks for the code generators of a device."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise NotSimulatedError(
-            "torch.compile with the inductor backend",
-            "Use torch.compile(..., backend='aot_eager'), or leave torch.compile out.",
-        )
+        what, instead = _INDUCTOR
+        raise NotSimulatedError(what, instead)
 
 
 def install() -> None:
@@ -76,10 +92,8 @@ def install() -> None:
 
 def _refuse_data_parallel() -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise NotSimulatedError(
-            "torch.nn.DataParallel",
-            "Use torch.nn.parallel.DistributedDataParallel with one rank per device.",
-        )
+        what, instead = _DATA_PARALLEL
+        raise NotSimulatedError(what, instead)
 
     # Only a torch built for CUDA has these; without them torch says that torch._C
     # lacks an attribute.
@@ -96,10 +110,8 @@ def _refuse_sharing() -> None:
         @functools.wraps(reduce)
         def reduce_unless_npu(tensor: torch.Tensor) -> Any:  # noqa: ANN401  pickle's
             if tensor.device.type == "npu":
-                raise NotSimulatedError(
-                    "sharing tensors through torch.multiprocessing",
-                    "Send tensor.cpu() and call .npu() on the other side.",
-                )
+                what, instead = _SHARING
+                raise NotSimulatedError(what, instead)
             return reduce(tensor)
 
         return reduce_unless_npu
@@ -110,7 +122,7 @@ def _refuse_sharing() -> None:
 
 def _refuse_flex_attention() -> None:
     try:
-        from torch.nn.attention import flex_attention as module  # noqa: PLC0415
+        from torch.nn.attention import flex_attention as module
     except ImportError:
         return  # a torch without it has nothing to refuse
     original = module.flex_attention
@@ -118,10 +130,8 @@ def _refuse_flex_attention() -> None:
     @functools.wraps(original)
     def flex_attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  torch's signature
         if query.device.type == "npu":
-            raise NotSimulatedError(
-                "flex_attention",
-                "Use torch.nn.functional.scaled_dot_product_attention.",
-            )
+            what, instead = _FLEX_ATTENTION
+            raise NotSimulatedError(what, instead)
         return original(query, *args, **kwargs)
 
     module.flex_attention = flex_attention

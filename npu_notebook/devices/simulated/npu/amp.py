@@ -29,7 +29,7 @@ class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801  torch's name
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler` on NPUs."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  the signature of torch_npu
+    def __init__(
         self,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,

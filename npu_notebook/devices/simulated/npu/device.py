@@ -33,7 +33,9 @@ def index_of(device: Device) -> int:
     if device.type != "npu":
         problem = f"Expected a npu device, but got: {device}"
         raise ValueError(problem)
-    return library().current_device() if device.index is None else device.index
+    # torch's type stub says int; the index of torch.device("npu") is None.
+    index: int | None = device.index
+    return library().current_device() if index is None else index
 
 
 class device:  # noqa: N801  torch's name

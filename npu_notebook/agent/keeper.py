@@ -1,0 +1,92 @@
+"""Keep one template warm, replace it when it died or does not fit, make others wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from npu_notebook.agent.loop import Loop
+from npu_notebook.agent.template_process import TemplateProcess
+
+log = logging.getLogger(__name__)
+
+UseTemplate: TypeAlias = Callable[[TemplateProcess], None]
+
+
+class TemplateKeeper:
+    """The one template of an agent.
+
+    Parameters
+    ----------
+    loop : Loop
+        The agent's.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._template: TemplateProcess | None = None
+        self._waiting: list[UseTemplate] = []
+
+    @property
+    def pid(self) -> int | None:
+        """The template's process, None if there is none."""
+        return None if self._template is None else self._template.pid
+
+    @property
+    def warm(self) -> TemplateProcess | None:
+        """The template if it can fork at once, else None."""
+        template = self._template
+        return template if template is not None and template.ready else None
+
+    def want(
+        self, env: Mapping[str, str], then: UseTemplate, *, with_torch: bool
+    ) -> None:
+        """Call ``then`` with a template for ranks of this environment.
+
+        At once if there is one, else when its imports are done or have failed: look at
+        its `TemplateProcess.problem` and `TemplateProcess.unsafe` first.
+        """
+        template = self._template
+        if template is None or not template.serves(env, with_torch=with_torch):
+            template = self._replace(TemplateProcess(env, with_torch=with_torch))
+        if template.decided:
+            then(template)
+        else:
+            self._waiting.append(then)
+
+    def _replace(self, template: TemplateProcess) -> TemplateProcess:
+        self.end()
+        self._template = template
+        self._loop.watch(template, self._on_ready)
+        log.info("template: pid %d, torch: %s", template.pid, template.with_torch)
+        return template
+
+    def _on_ready(self) -> None:
+        assert self._template is not None
+        self._loop.forget(self._template)
+        self._template.read_ready()
+        log.info(
+            "template: imports took %.1f s %s%s",
+            self._template.elapsed_s,
+            self._template.problem,
+            self._template.unsafe,
+        )
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then(self._template)
+
+    def reaped(self, pid: int, returncode: int) -> bool:
+        """Take note of an exit status; False if ``pid`` is not the template."""
+        if self._template is None or self._template.pid != pid:
+            return False
+        log.info("template: ended with status %d", returncode)
+        self._template.reaped(returncode)
+        return True
+
+    def end(self) -> None:
+        """End the template, if any."""
+        if self._template is not None:
+            self._loop.forget(self._template)
+            self._template.end()
+            self._template = None

@@ -1,0 +1,1 @@
+"""The room that knows IPython's front end: magics, views, the extension."""

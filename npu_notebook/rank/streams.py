@@ -1,0 +1,128 @@
+"""``sys.stdout`` and ``sys.stderr`` of a rank."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer, Iterable
+
+    from npu_notebook.rank.output import Output, StreamName
+
+_FILE_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+
+
+class TextStream(io.TextIOBase):
+    """A text stream that lives as long as the rank.
+
+    It is never replaced, so a logging handler made in one cell writes into whichever
+    cell logs through it later. Closing or detaching it does nothing: the rank needs it.
+    """
+
+    def __init__(self, name: StreamName, output: Output) -> None:
+        self._stream: StreamName = name
+        self._output = output
+        self._buffer = _ByteStream(self)
+        self.name = f"<{name}>"
+        self.mode = "w"
+
+    encoding = "utf-8"  # type: ignore[assignment]  # read-only in the base class
+    errors = "backslashreplace"  # type: ignore[assignment]  # as above
+    newlines = None
+    line_buffering = True
+    write_through = False
+
+    @property
+    def buffer(self) -> io.BufferedIOBase:
+        """The same stream for bytes."""
+        return self._buffer
+
+    def write(self, text: str) -> int:
+        """Take text; it is sent a moment later."""
+        if not isinstance(text, str):
+            message = f"write() argument must be str, not {type(text).__name__}"
+            raise TypeError(message)
+        if text:
+            self._output.add(self._stream, text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # typeshed says Any
+        """Write each of ``lines``."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Keep the order with what C code and child processes write next."""
+        self._output.look_at_pipes()
+
+    def fileno(self) -> int:
+        """Return 1 or 2: a child process that is given it prints into the same cell."""
+        return _FILE_DESCRIPTORS[self._stream]
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+    def readable(self) -> bool:
+        """Return False."""
+        return False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return False."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    @property
+    def closed(self) -> bool:  # type: ignore[override]  # a read-only attribute there
+        """False."""
+        return False
+
+    def reconfigure(self, **_options: Any) -> None:  # noqa: ANN401  as in TextIOWrapper
+        """Accept what scripts say about encoding and buffering, and change nothing."""
+
+
+class _ByteStream(io.BufferedIOBase):
+    """What ``sys.stdout.buffer`` is: UTF-8 bytes into the text stream."""
+
+    def __init__(self, text_stream: TextStream) -> None:
+        self._text_stream = text_stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self.raw = self  # type: ignore[assignment]  # code that looks for it only writes
+
+    def write(self, data: Buffer) -> int:
+        """Take bytes; a character may come in two calls."""
+        view = memoryview(data)
+        self._text_stream.write(self._decoder.decode(view))
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Flush the text stream."""
+        self._text_stream.flush()
+
+    def fileno(self) -> int:
+        """Return 1 or 2."""
+        return self._text_stream.fileno()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def take_over(output: Output) -> None:
+    """Replace ``sys.stdout`` and ``sys.stderr``, also for those who look at the originals."""
+    for name in ("stdout", "stderr"):
+        stream = TextStream(name, output)  # type: ignore[arg-type]  # a literal in a loop
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
