@@ -9,13 +9,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 OLDEST := $(VENV)-oldest
+BARE := $(VENV)-bare
+# The Python of `make test-bare`: any supported one, as torch is not needed there.
+BARE_PYTHON ?= $(PYTHON)
 
-# Folders whose tests need root, system packages or accelerators.
-SYSTEM_TESTS := tests/browser
+# Folders whose tests need more than this environment: root, system packages, another
+# environment.
+OTHER_TESTS := tests/browser tests/bare
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test lint test-python test-system test-oldest docs bench constraints clean
+.PHONY: help quickstart test lint test-python test-system test-oldest test-bare docs bench constraints clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -34,13 +38,16 @@ lint: $(VENV)/.has-test $(VENV)/.has-lint ## format, lint, types, layers, change
 
 test-python: $(VENV)/.has-test ## the tests alone
 	$(BIN)/python -m pytest --doctest-modules npu_notebook
-	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(SYSTEM_TESTS))
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(OTHER_TESTS))
 
 test-system: $(VENV)/.has-test $(VENV)/.has-browser ## tests that need system packages: a real JupyterLab in Chromium
-	$(BIN)/python -m pytest $(SYSTEM_TESTS)
+	$(BIN)/python -m pytest tests/browser
 
 test-oldest: $(OLDEST)/.installed ## a part of the tests with the oldest supported dependencies
 	$(OLDEST)/bin/python -m pytest tests/unit tests/package/test_versions.py tests/cluster tests/notebook
+
+test-bare: $(BARE)/.installed ## the package without torch, with the Python named by BARE_PYTHON
+	$(BARE)/bin/python -m pytest tests/bare
 
 docs: $(VENV)/.has-docs ## build the documentation; a warning is an error
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
@@ -62,7 +69,7 @@ constraints: ## renew constraints.txt from the newest releases (torch stays as p
 	rm -rf $(VENV)-constraints
 
 clean: ## remove environments, builds and caches of the tools
-	rm -rf $(VENV) $(OLDEST) $(VENV)-constraints build dist docs/_build test-results
+	rm -rf $(VENV) $(OLDEST) $(BARE) $(VENV)-constraints build dist docs/_build test-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find npu_notebook tests benchmarks notebooks docs -name __pycache__ -prune -exec rm -rf {} +
 
@@ -83,4 +90,10 @@ $(OLDEST)/.installed: $(VENV)/.has-test tests/package/oldest.txt pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet -c tests/package/oldest.txt -e .
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_borrowed.pth"
+	@touch $@
+
+$(BARE)/.installed: pyproject.toml constraints.txt kernelspec/kernel.json
+	rm -rf $(BARE)
+	$(BARE_PYTHON) -m venv $(BARE)
+	$(BARE)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e . pytest pytest-timeout
 	@touch $@

@@ -6,6 +6,7 @@ Pure: outcomes in, text out. `npu_notebook.cluster` makes a `CellError` of it.
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ MAX_BLOCKS = 8
 
 MAX_MESSAGES = 8
 MAX_MESSAGE_CHARS = 240
+# The line of dashes above IPython's tracebacks; ours have their own headline.
+_RULER = re.compile(r"\A\s*(?:\x1b\[[\d;]*m)*-{10,}(?:\x1b\[[\d;]*m)*\n")
 _RED = "\x1b[1;31m"
 _RESET = "\x1b[0m"
 
@@ -170,7 +173,7 @@ def _block(group: _Group) -> str:
         if hidden > 0:
             parts.append(f"  and {hidden} more")
     if group.error.traceback.strip():
-        parts.append(group.error.traceback.strip("\n"))
+        parts.append(_RULER.sub("", group.error.traceback).strip("\n"))
     return "\n".join(parts) + "\n"
 
 

@@ -127,13 +127,15 @@ class Folder:
         pieces: list[Piece] = []
         room = max_chars
         while self._heads and (room is None or room > 0):
-            item = self._choose(now_s, everything=everything)
-            if item is None:
+            chosen = self._choose(now_s, everything=everything)
+            if not chosen:
                 break
-            ranks = self._pop(item)
-            pieces.append(Piece(ranks, *item))
-            if room is not None:
-                room -= len(item[1]) + 1
+            for item in chosen:
+                pieces.append(Piece(self._pop(item), *item))
+                if room is not None:
+                    room -= len(item[1]) + 1
+                    if room <= 0:
+                        break
         return pieces
 
     def live(self, now_s: float) -> dict[int, str]:
@@ -217,17 +219,22 @@ class Folder:
         for item in items:
             counts[item] = counts.get(item, 0) + 1
 
-    def _choose(self, now_s: float, *, everything: bool) -> tuple[str, str] | None:
-        """Return the head to come next: best one that no rank has further down."""
+    def _choose(self, now_s: float, *, everything: bool) -> list[tuple[str, str]]:
+        """Return the heads to come next, by rank.
+
+        Those that some rank has further down wait for it, unless all are such.
+        """
         ready = everything or self._num_filled == len(self._ranks)
-        second: tuple[str, str] | None = None
-        for item, ranks in self._heads.items():
-            if not ready and not self._has_waited(ranks, now_s):
-                continue
-            if self._counts[item] == len(ranks):
-                return item
-            second = second or item
-        return second
+        heads = [
+            (ranks[0], item)
+            for item, ranks in self._heads.items()
+            if ready or self._has_waited(ranks, now_s)
+        ]
+        if len(heads) > 1:
+            counts = self._counts
+            best = [one for one in heads if counts[one[1]] == len(self._heads[one[1]])]
+            heads = sorted(best) or heads[:1]
+        return [item for _, item in heads]
 
     def _has_waited(self, ranks: list[int], now_s: float) -> bool:
         return any(now_s - self._ranks[rank].arrivals_s[0] >= WAIT_S for rank in ranks)

@@ -62,4 +62,3 @@ class Printer:
 def hidden(outcome: messages.RankOutcome) -> str:
     """Return the sentence about output that was not shown."""
     return f"{outcome.hidden_lines:,} lines hidden, full text in {outcome.spool_path}"
-

@@ -4,6 +4,7 @@ import os
 import threading
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -23,15 +24,29 @@ def set_mark() -> None:
 
 
 def marked_processes() -> set[psutil.Process]:
-    """Return every process that descends from this test run, without this one."""
-    found = set(psutil.Process().children(recursive=True))
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK_NAME) == MARK:
-                found.add(process)
-        except psutil.Error:  # it has ended, or belongs to someone else
+    """Return every process that descends from this test run, without this one.
+
+    Runs twice a test, so it reads ``/proc`` itself: psutil takes twice as long.
+    """
+    mark = f"{MARK_NAME}={MARK}".encode()
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-    return {process for process in found if process.pid != os.getpid()}
+        try:
+            # A zombie has no environment, but its parent is still known.
+            if mark in (folder / "environ").read_bytes() or is_child(folder):
+                found.add(psutil.Process(int(folder.name)))
+        except (OSError, psutil.Error):  # it has ended, or belongs to someone else
+            continue
+    return found
+
+
+def is_child(folder: Path) -> bool:
+    """Return whether the process of this folder of /proc is our own child."""
+    # The name, in parentheses, may hold anything. Source: proc(5), /proc/pid/stat.
+    fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[1]) == os.getpid()
 
 
 def leaked_threads(before: Iterable[threading.Thread]) -> list[str]:

@@ -11,9 +11,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import zmq
 
@@ -42,6 +41,9 @@ from npu_notebook.messages import (
     StartRanks,
     StartStore,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 log = logging.getLogger(__name__)
 
@@ -195,8 +197,11 @@ class Agent:
             self._next_alive_s = now_s + _ALIVE_PERIOD_S
             self._send(AgentAlive(host=self._options.host))
         silent_s = now_s - self._heard_s
-        if silent_s > self._options.orphan_timeout_s:
-            self._end_host(_GRACE_S, f"no word from the controller for {silent_s:.0f} s")
+        # Messages may wait: this process can have been stopped for a while itself.
+        if silent_s > self._options.orphan_timeout_s and not self._dealer.poll(0):
+            self._end_host(
+                _GRACE_S, f"no word from the controller for {silent_s:.0f} s"
+            )
         self._ranks.advance(now_s, self._services.pids)
         if self._ending and not self._ranks.is_ending:
             self._end_own(now_s)

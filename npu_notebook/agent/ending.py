@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -20,6 +20,9 @@ from npu_notebook.telemetry.host import (
     is_running,
     list_descendants,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from npu_notebook import bulk, plugins, runtime
-from npu_notebook.agent.locks import DeviceLocks
-from npu_notebook.devices.provider import DeviceProvider
 from npu_notebook.devices.torch_install import find_torch
 from npu_notebook.errors import ConfigError, DeviceError
 from npu_notebook.messages import DeviceInventory, HostFact
 from npu_notebook.telemetry import host as host_telemetry
+
+if TYPE_CHECKING:
+    from npu_notebook.agent.locks import DeviceLocks
+    from npu_notebook.devices.provider import DeviceProvider
 
 log = logging.getLogger(__name__)
 

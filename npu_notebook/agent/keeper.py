@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from npu_notebook.agent.loop import Loop
 from npu_notebook.agent.template_process import TemplateProcess
+
+if TYPE_CHECKING:
+    from npu_notebook.agent.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class TemplateKeeper:
             self._waiting.append(then)
 
     def _replace(self, template: TemplateProcess) -> TemplateProcess:
-        self.end()
+        self._drop()  # who waits goes on to wait, for the new one
         self._template = template
         self._loop.watch(template, self._on_ready)
         log.info("template: pid %d, torch: %s", template.pid, template.with_torch)
@@ -85,7 +87,11 @@ class TemplateKeeper:
         return True
 
     def end(self) -> None:
-        """End the template, if any."""
+        """End the template and forget who waits for it."""
+        self._waiting.clear()
+        self._drop()
+
+    def _drop(self) -> None:
         if self._template is not None:
             self._loop.forget(self._template)
             self._template.end()

@@ -6,10 +6,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import zmq
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 Callback: TypeAlias = Callable[[], None]
 
@@ -39,11 +41,10 @@ class Loop:
         self._poller = zmq.Poller()
         self._callbacks: dict[Any, Callback] = {}
         self._on_signal = on_signal
-        self._signals, wake = socket.socketpair()
-        self._signals.setblocking(False)
-        wake.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._signals, self._wake = socket.socketpair()
+        for end in (self._signals, self._wake):
+            end.settimeout(0)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for number in signals:
             signal.signal(number, _note)
         self.watch(self._signals, self._read_signals)

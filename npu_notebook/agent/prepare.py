@@ -12,14 +12,18 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from npu_notebook import plugins
 from npu_notebook.agent import linux
-from npu_notebook.devices.provider import DeviceProvider
 from npu_notebook.errors import ConfigError, DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npu_notebook.devices.provider import DeviceProvider
 
 _DOCTOR = "Read the agent's log; `npu-notebook bugreport` collects it."
 

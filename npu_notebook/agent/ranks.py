@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from npu_notebook.agent.ending import RANK_MARK, Ending
-from npu_notebook.agent.locks import DeviceLocks
 from npu_notebook.agent.logs import open_log, read_tail
 from npu_notebook.agent.spawn import base_environment, spawn
 from npu_notebook.agent.template import Birth
-from npu_notebook.agent.template_process import TemplateProcess
-from npu_notebook.devices.provider import DeviceProvider
 from npu_notebook.messages import (
     AgentNotice,
     AgentReport,
@@ -25,6 +21,13 @@ from npu_notebook.messages import (
     RankSpawned,
     RankSpec,
 )
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from npu_notebook.agent.locks import DeviceLocks
+    from npu_notebook.agent.template_process import TemplateProcess
+    from npu_notebook.devices.provider import DeviceProvider
 
 Report: TypeAlias = Callable[[AgentReport], None]
 _PROGRAM = "npu_notebook.rank.worker:run_rank"
@@ -153,8 +156,7 @@ class Ranks:
         try:
             pids = template.fork([birth for _process, birth in births])
         except OSError as error:
-            for process, _birth in births:
-                self._could_not_start(process.spec, str(error))
+            self.refuse([process.spec for process, _birth in births], str(error))
             return
         for (process, _birth), pid in zip(births, pids, strict=True):
             self._started(process, pid)
@@ -186,6 +188,11 @@ class Ranks:
                 pid=pid,
             )
         )
+
+    def refuse(self, specs: Iterable[RankSpec], reason: str) -> None:
+        """Report ranks as exited that cannot be started."""
+        for spec in specs:
+            self._could_not_start(spec, reason)
 
     def _could_not_start(self, spec: RankSpec, reason: str) -> None:
         self._report(

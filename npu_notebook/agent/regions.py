@@ -72,7 +72,7 @@ class Regions:
             try:
                 _write_all(region.fd, payload, chunk.offset)
             except OSError as error:
-                self._fail(region, chunk, error.strerror)
+                self._fail(region, chunk, str(error))
         self._send(
             BulkCredit(transfer_id=chunk.transfer_id, host=self._host, upto=end), []
         )
@@ -102,12 +102,11 @@ class Regions:
     def send(self, transfer_id: str, path: str) -> None:
         """Begin to send a rank's region; its name is removed at once."""
         file = Path(path)
+        prefix = f"{bulk.REGION_PREFIX}{os.getuid()}-"
+        if file.parent != self._folder or not file.name.startswith(prefix):
+            self._answer(transfer_id, file, f"{path} is no region of this user")
+            return
         try:
-            if file.parent != self._folder or not file.name.startswith(
-                f"{bulk.REGION_PREFIX}{os.getuid()}-"
-            ):
-                message = f"{path} is no region of this user"
-                raise OSError(message)
             fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             file.unlink()
         except OSError as error:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import assert_never
+from typing import TYPE_CHECKING
 
 from npu_notebook.agent import inventory
-from npu_notebook.agent.keeper import TemplateKeeper
-from npu_notebook.agent.loop import Loop
-from npu_notebook.agent.prepare import Outcome, Preparation
-from npu_notebook.agent.ranks import Ranks, Report
+from npu_notebook.agent.keeper import TemplateKeeper, UseTemplate
+from npu_notebook.agent.prepare import Preparation
 from npu_notebook.agent.spawn import base_environment
 from npu_notebook.agent.store_process import StoreProcess
-from npu_notebook.agent.template_process import TemplateProcess
-from npu_notebook.devices.provider import DeviceProvider
 from npu_notebook.errors import ConfigError
 from npu_notebook.messages import (
     AgentNotice,
@@ -24,9 +20,18 @@ from npu_notebook.messages import (
     StoreStarted,
 )
 
+if TYPE_CHECKING:
+    from npu_notebook.agent.loop import Loop
+    from npu_notebook.agent.ranks import Ranks, Report
+    from npu_notebook.agent.template_process import TemplateProcess
+
 log = logging.getLogger(__name__)
 
-WITHOUT_TORCH = ("", "none")
+_WITHOUT_DEVICE = ("", "none")  # ranks that need neither a device nor torch
+_IMPORT_REMEDY = (
+    "Install it for this Python (`pip install 'npu-notebook[torch]'`), "
+    "or choose --device none for ranks without torch."
+)
 
 
 class Services:
@@ -52,22 +57,170 @@ class Services:
         self._ranks = ranks
         self._keeper = TemplateKeeper(loop)
         self._preparation: Preparation | None = None
-        self._env: dict[str, str] = {}
+        self._unready: set[str] = set()  # parts of a preparation
+        self._env: dict[str, str] = {}  # the cluster's own variables
         self._store: StoreProcess | None = None
 
     @property
     def pids(self) -> list[int]:
         """The processes that run."""
-        own = (self._keeper.pid, self._preparation and self._preparation.pid)
-        store_pid = self._store.pid if self._store else None
-        return [pid for pid in (*own, store_pid) if pid is not None]
+        pids = [one.pid for one in (self._preparation, self._store) if one is not None]
+        return pids if self._keeper.pid is None else [*pids, self._keeper.pid]
 
     def warm(self, provider: str, ascend_count: int) -> None:
-        """Start importing what the ranks will most probably need."""
-        if provider == "" and ascend_count:
-            return
-        if provider in ("", "none") or self._may_fork(provider):
-            self._want_template(provider or "simulated", lambda _template: None)
-    """
+        """Start importing what the ranks will most probably need.
 
-    """
+        Parameters
+        ----------
+        provider : str
+            What the user asked for; "" lets an Ascend NPU decide.
+        ascend_count : int
+            Ascend NPUs of this host.
+        """
+        guess = provider or ("ascend" if ascend_count else "simulated")
+        if self._forks(guess):
+            self._want_template(guess, lambda _template: None)
+
+    def _forks(self, name: str) -> bool:
+        if name in _WITHOUT_DEVICE:
+            return True
+        provider = self.providers.get(name)
+        return not (provider is None or isinstance(provider, ConfigError)) and (
+            provider.facts.forkable
+        )
+
+    def _want_template(self, provider: str, then: UseTemplate) -> None:
+        env = {**base_environment(), **self._env}
+        with_torch = provider not in _WITHOUT_DEVICE
+        self._keeper.want(env, then, with_torch=with_torch)
+
+    def prepare(self, command: PrepareHost) -> None:
+        """Make a provider ready; answered by `HostPrepared`."""
+        name = command.provider
+        self.stop_preparing()
+        self._env = dict(command.env)
+        provider = self.providers.get(name)
+        self._unready = {"template"} if self._forks(name) else set()
+        if name not in _WITHOUT_DEVICE:
+            if provider is None or isinstance(provider, ConfigError):
+                problem = provider.problem if provider else f"no devices named '{name}'"
+                self._answer(problem, f"Installed: {', '.join(self.providers)}.")
+                return
+            self._unready.add("device")
+            env = {**base_environment(), **self._env}
+            self._preparation = Preparation(name, env)
+            self._loop.watch(self._preparation, self._on_preparation)
+        if "template" in self._unready:
+            self._want_template(name, self._on_template)
+
+    def _answer(self, problem: str = "", remedy: str = "") -> None:
+        self.stop_preparing()
+        self._unready = set()
+        self._report(HostPrepared(host=self._host, problem=problem, remedy=remedy))
+
+    def _ready(self, part: str) -> None:
+        self._unready.discard(part)
+        if not self._unready:
+            self._answer()
+
+    def _on_preparation(self) -> None:
+        assert self._preparation is not None
+        for text in self._preparation.read():
+            self._report(AgentNotice(host=self._host, text=text))
+        outcome = self._preparation.outcome
+        if outcome is None:
+            return
+        self.stop_preparing()
+        if outcome.problem:
+            self._answer(outcome.problem, outcome.remedy)
+        else:
+            self._ready("device")
+
+    def _on_template(self, template: TemplateProcess) -> None:
+        if not self._unready:
+            return  # a provider's problem has been reported meanwhile
+        if template.problem:
+            self._answer(template.problem, _IMPORT_REMEDY)
+            return
+        if template.unsafe:
+            text = f"ranks start slowly: they cannot be forked, {template.unsafe}"
+            self._report(AgentNotice(host=self._host, text=text, level="warning"))
+        self._ready("template")
+
+    def stop_preparing(self) -> None:
+        """End a preparation that is going on."""
+        if self._preparation is not None:
+            self._loop.forget(self._preparation)
+            self._preparation.end()
+            self._preparation = None
+
+    def start_ranks(self, command: StartRanks) -> None:
+        """Start ranks, as soon as the template is ready if they fork."""
+        if self._forks(command.provider):
+            self._want_template(
+                command.provider, lambda template: self._fork_ranks(command, template)
+            )
+        else:
+            self._start_ranks(command, None)
+
+    def _fork_ranks(self, command: StartRanks, template: TemplateProcess) -> None:
+        if template.problem:
+            self._ranks.refuse(command.ranks, template.problem)
+        else:
+            self._start_ranks(command, template if template.ready else None)
+
+    def _start_ranks(
+        self, command: StartRanks, template: TemplateProcess | None
+    ) -> None:
+        provider = self.providers.get(command.provider)
+        if isinstance(provider, ConfigError):
+            self._ranks.refuse(command.ranks, str(provider))
+        else:
+            self._ranks.start(command.ranks, command.endpoint, provider, template)
+
+    def start_store(self, command: StartStore) -> None:
+        """Start the TCPStore, in place of an earlier one; see `StoreStarted`."""
+        self._end_store()
+        template = self._keeper.warm
+        if template is not None and not template.with_torch:
+            template = None
+        try:
+            self._store = StoreProcess(command.address, command.port, template)
+        except OSError as error:
+            self._tell_store(command.port, str(error))
+            return
+        self._loop.watch(self._store, self._on_store)
+
+    def _on_store(self) -> None:
+        assert self._store is not None
+        self._loop.forget(self._store)
+        self._tell_store(self._store.port, self._store.read_ready())
+
+    def _tell_store(self, port: int, problem: str) -> None:
+        self._report(StoreStarted(host=self._host, port=port, problem=problem))
+
+    def _end_store(self) -> None:
+        if self._store is not None:
+            self._loop.forget(self._store)
+            self._store.end()
+            self._store = None
+
+    def reaped(self, pid: int, returncode: int) -> None:
+        """Take note of the exit of a process that is no rank."""
+        if self._keeper.reaped(pid, returncode):
+            return
+        if self._preparation is not None and self._preparation.pid == pid:
+            self._preparation.reaped(returncode)
+        if self._store is not None and self._store.pid == pid:
+            self._store.reaped(returncode)
+            text = (
+                f"the TCPStore process {pid} on {self._host} ended with status "
+                f"{returncode}; run `%npu_cluster restart` before the next collective"
+            )
+            self._report(AgentNotice(host=self._host, text=text, level="error"))
+
+    def end(self) -> None:
+        """End every process of these and forget what waits for them."""
+        self.stop_preparing()
+        self._keeper.end()
+        self._end_store()

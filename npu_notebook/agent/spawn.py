@@ -10,11 +10,14 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from npu_notebook.agent import linux
 from npu_notebook.agent.logs import open_log
 from npu_notebook.topology import PLACEMENT_VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def base_environment() -> dict[str, str]:

@@ -18,7 +18,7 @@ import msgspec
 from npu_notebook.telemetry.host import find_port_holder
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
 PROGRAM = "npu_notebook.agent.store:serve"
 LISTEN_FD = 3
@@ -55,7 +55,7 @@ def bind(address: str, port: int) -> socket.socket:
         holder = find_port_holder(port) if port else ""
         taken = f" (held by {holder})" if holder else ""
         message = f"port {port} on {address} cannot be used: {error.strerror}{taken}"
-        raise OSError(error.errno, message) from error
+        raise OSError(message) from error
     return listener
 
 
@@ -74,7 +74,7 @@ def serve(argument: bytes) -> int:
 
 
 def _open(birth: StoreBirth) -> TCPStore:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     return TCPStore(
         birth.address,

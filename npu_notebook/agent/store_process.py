@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +13,10 @@ from npu_notebook.agent import store
 from npu_notebook.agent.spawn import base_environment, spawn
 from npu_notebook.agent.template import Birth
 from npu_notebook.agent.template_process import TemplateProcess, template_environment
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
 
 
 class StoreProcess:

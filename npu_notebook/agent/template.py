@@ -23,11 +23,14 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from npu_notebook.agent import linux
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # torch comes before IPython: torch_npu looks at the modules that are there when it is
 # imported. Source: torch_npu, __init__.py, its check for an interactive session.
@@ -206,6 +209,7 @@ def _fork_births(
         for birth in births:
             pid = os.fork()
             if pid == 0:
+                os.close(pid_write)  # or its reader would wait for us
                 _become(birth, fds, gate_read, agent_pid)
             os.write(pid_write, f"{pid} ".encode())
         status = 0

@@ -8,20 +8,33 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from npu_notebook.agent import template
-from npu_notebook.agent.template import Birth
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npu_notebook.agent.template import Birth
 
 log = logging.getLogger(__name__)
 
 # A fork takes milliseconds; a template that is silent for longer is stuck.
-_FORK_TIMEOUT_S = 30.0
+_FORK_TIMEOUT_S = 10.0
 # Read by the C libraries below torch when they are loaded, so the template must have
 # them and setting them in a rank comes too late.
-_READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "LD_", "MALLOC_", "TORCH_", "PYTHON")
+_READ_AT_IMPORT = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "LD_",
+    "MALLOC_",
+    "TORCH_",
+    "PYTHON",
+)
 
 
 class TemplateProcess:
@@ -154,7 +167,5 @@ def template_environment(env: Mapping[str, str]) -> dict[str, str]:
 def _at_import(env: Mapping[str, str]) -> dict[str, str]:
     fixed = template_environment(env)
     return {
-        name: value
-        for name, value in fixed.items()
-        if name.startswith(_READ_AT_IMPORT)
+        name: value for name, value in fixed.items() if name.startswith(_READ_AT_IMPORT)
     }

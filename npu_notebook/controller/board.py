@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from npu_notebook import messages
+from npu_notebook.controller import words
 from npu_notebook.controller.events import Action, Send
 from npu_notebook.controller.records import (
     WORKING,
     HostRecord,
+    Leaving,
     NotebookRecord,
     RankRecord,
 )
+from npu_notebook.errors import ConfigError
 from npu_notebook.messages import ClusterState, Message, RankState
-from npu_notebook.topology import ClusterSpec, Plan
+from npu_notebook.topology import parse_ranks
 from npu_notebook.wire import Payload, Peer
+
+if TYPE_CHECKING:
+    from npu_notebook.topology import ClusterSpec, Plan
 
 Reaction: TypeAlias = Callable[[Peer, Any, Payload], None]
 """What a part does when a message of one class arrives."""
 
+KILL_GRACE_S = 2.0
+"""What a rank gets between SIGTERM and SIGKILL when the user wants it gone."""
 _CHANGE_GAP_S = 0.1
 """At most about ten `StateChanged` a second."""
 _CELL_DELAY_S = 0.05
@@ -107,6 +115,16 @@ class Board:
         if host.connected:
             self.act(Send((host.peer,), message))
 
+    def end_ranks(self, records: Iterable[RankRecord], why: Leaving) -> None:
+        """Ask the agents to end ranks; each is reported as exited."""
+        chosen = list(records)
+        for record in chosen:
+            record.leaving = why
+        for host in self.hosts_of(record.rank for record in chosen):
+            name = host.spec.name
+            ranks = tuple(record.rank for record in chosen if record.host == name)
+            self.send_host(host, messages.EndRanks(ranks=ranks, grace_s=KILL_GRACE_S))
+
     def answer(self, notebook: Peer, message: Message, payload: Payload = ()) -> None:
         """Send a message to a notebook if it is still there."""
         if notebook.name in self.notebooks:
@@ -121,7 +139,7 @@ class Board:
     def notice(
         self,
         text: str,
-        level: messages.Literal["info", "warning", "error"] = "info",
+        level: Literal["info", "warning", "error"] = "info",
         cell_id: str = "",
     ) -> None:
         """Say one sentence to all notebooks."""
@@ -148,6 +166,40 @@ class Board:
         """Return the records of ranks."""
         return [self.ranks[rank] for rank in ranks]
 
+    def find_problem(self, ranks: tuple[int, ...]) -> tuple[str, str]:
+        """Say why work on ``ranks`` cannot be taken now: problem and remedy, or ""."""
+        if self.stopping:
+            return "the cluster is being stopped", "Start one: `%npu_cluster start`."
+        if not self.started:
+            return "the cluster is still starting", "Wait until it is ready."
+        try:
+            parse_ranks(ranks, len(self.ranks))
+        except ConfigError as error:
+            return error.problem, error.remedy
+        return "", ""
+
+    def find_gone(self, ranks: Iterable[int]) -> dict[int, messages.ErrorInfo]:
+        """Return an error for each of ``ranks`` that has no process."""
+        return {
+            record.rank: words.lost_error(
+                record.rank, record.host, record.pid, record.reason
+            )
+            for record in self.records(ranks)
+            if record.gone
+        }
+
+    def hosts_of(self, ranks: Iterable[int]) -> list[HostRecord]:
+        """Return the hosts that ranks run on."""
+        names = dict.fromkeys(record.host for record in self.records(ranks))
+        return [self.hosts[name] for name in names]
+
+    def shares_memory(self, host: HostRecord, notebook: Peer) -> bool:
+        """Return whether a notebook and a host see the same shared memory."""
+        record = self.notebooks.get(notebook.name)
+        if record is None or host.fact is None:
+            return False
+        return record.joined.memory_key == host.fact.memory_key
+
     def state(self) -> ClusterState:
         """Compute the state of the whole from the ranks."""
         if self.ended:
@@ -156,16 +208,7 @@ class Board:
             return ClusterState.STOPPING
         if not self.started:
             return ClusterState.STARTING
-        states = {record.state for record in self.ranks}
-        if states & {RankState.LOST, RankState.ENDED}:
-            return ClusterState.DEGRADED
-        if states & {RankState.WAITING, RankState.STARTING, RankState.FORMING}:
-            return ClusterState.STARTING
-        if states & WORKING:
-            return ClusterState.BUSY
-        if RankState.JOINED in states:
-            return ClusterState.STARTING
-        return ClusterState.READY
+        return cluster_state(record.state for record in self.ranks)
 
     def fact(self) -> messages.ClusterFact:
         """Return a snapshot for notebooks."""
@@ -214,6 +257,32 @@ class Board:
         self._published = fact
         self._published_s = self.now_s
         self.publish(messages.StateChanged(fact=fact))
+
+
+_PRECEDENCE = (
+    (frozenset({RankState.LOST, RankState.ENDED}), ClusterState.DEGRADED),
+    (
+        frozenset({RankState.WAITING, RankState.STARTING, RankState.FORMING}),
+        ClusterState.STARTING,
+    ),
+    (WORKING, ClusterState.BUSY),
+    (frozenset({RankState.JOINED}), ClusterState.STARTING),
+)
+
+
+def cluster_state(states: Iterable[RankState]) -> ClusterState:
+    """Compute the state of a cluster that has started from those of its ranks.
+
+    Examples
+    --------
+    >>> cluster_state([RankState.IDLE, RankState.LOST, RankState.RUNNING])
+    <ClusterState.DEGRADED: 'degraded'>
+    """
+    present = set(states)
+    for some, state in _PRECEDENCE:
+        if present & some:
+            return state
+    return ClusterState.READY
 
 
 def _same(one: messages.ClusterFact, other: messages.ClusterFact) -> bool:

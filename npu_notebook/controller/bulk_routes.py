@@ -1,4 +1,4 @@
-"""Where the chunks of a region go: from a notebook to agents, from agents to a notebook.
+"""Where chunks of a region go: from a notebook to agents, from agents to a notebook.
 
 The controller only passes them on; the ends keep to `npu_notebook.bulk.CREDIT`.
 """

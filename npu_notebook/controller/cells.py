@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 from npu_notebook import messages
 from npu_notebook.controller import words
 from npu_notebook.controller.events import FinishCell, ForwardOutput, OpenCell
-from npu_notebook.controller.records import WORKING, Leaving
-from npu_notebook.errors import ConfigError
+from npu_notebook.controller.records import WORKING
 from npu_notebook.messages import ErrorInfo, RankOutcome, RankState
-from npu_notebook.topology import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npu_notebook.controller.board import Board, Reaction
     from npu_notebook.controller.jobs import Jobs
-    from npu_notebook.controller.records import RankRecord
     from npu_notebook.wire import Payload, Peer
 
 ESCALATE_S = 5.0
@@ -76,7 +73,6 @@ class Cells:
         board.cell_ids = lambda: tuple(self._cells)
         self.reactions: dict[type[messages.Message], Reaction] = {
             messages.SubmitCell: self._on_submit,
-            messages.InterruptCell: self._on_interrupt,
             messages.CellStarted: self._on_started,
             messages.StreamText: self._on_output,
             messages.DisplayOutput: self._on_output,
@@ -89,9 +85,10 @@ class Cells:
         """True while a cell has not ended, begun or not."""
         return bool(self._cells)
 
-    def deadlines(self) -> list[float]:
-        """Return when `on_time` has something to do."""
-        return [c.deadline_s for c in self._cells.values() if c.deadline_s is not None]
+    @property
+    def all(self) -> list[Cell]:
+        """Cells that have not ended."""
+        return list(self._cells.values())
 
     # From notebooks
 
@@ -104,9 +101,9 @@ class Cells:
             return
         cell = Cell(self, peer, message)
         self._cells[cell.key] = cell
-        gone = [record for record in self._board.records(cell.ranks) if record.gone]
+        gone = self._board.find_gone(cell.ranks)
         if gone:
-            self.refuse(cell, {record.rank: _gone_error(record) for record in gone})
+            self.refuse(cell, gone)
             return
         self._jobs.add(cell)
         self._board.changed(soon=False)
@@ -120,91 +117,9 @@ class Cells:
         self._board.answer(peer, answer)
 
     def _find_problem(self, message: messages.SubmitCell) -> tuple[str, str]:
-        board = self._board
-        if board.stopping:
-            return "the cluster is being stopped", "Start one: `%npu_cluster start`."
-        if not board.started:
-            return "the cluster is still starting", "Wait until it is ready."
         if message.cell_id in self._cells or message.cell_id in self._owners:
             return f"cell {message.cell_id} exists already", "Give each cell a new id."
-        try:
-            parse_ranks(message.ranks, len(board.ranks))
-        except ConfigError as error:
-            return error.problem, error.remedy
-        return "", ""
-
-    def _on_interrupt(
-        self, _peer: Peer, message: messages.InterruptCell, _payload: Payload
-    ) -> None:
-        for job in self._jobs.waiting:
-            if job.key == message.cell_id and isinstance(job, Cell):
-                self._jobs.withdraw(job)
-                errors = {rank: words.cancelled_error() for rank in job.ranks}
-                self.refuse(job, errors)
-        for job in self._jobs.active:
-            if message.cell_id in (None, job.key):
-                if isinstance(job, Cell):
-                    self.interrupt(job, message.level)
-                else:
-                    self._interrupt_transfer(job.ranks, message.level)
-
-    def _interrupt_transfer(self, ranks: tuple[int, ...], level: int) -> None:
-        # Unpickling runs user code, which may never end.
-        records = [r for r in self._board.records(ranks) if r.state is RankState.IDLE]
-        command = messages.InterruptRank(level=min(level, 2), cell_id=None)
-        self._board.send_ranks(records, command)
-
-    def interrupt_all(self, level: int) -> None:
-        """Interrupt every cell that runs, and drop those that wait."""
-        for job in self._jobs.waiting:
-            if isinstance(job, Cell):
-                self._jobs.withdraw(job)
-                self.refuse(job, {rank: words.cancelled_error() for rank in job.ranks})
-        for job in self._jobs.active:
-            if isinstance(job, Cell):
-                self.interrupt(job, level)
-
-    def interrupt(self, cell: Cell, level: int) -> None:
-        """Interrupt one cell on the ranks where it still runs."""
-        records = [
-            record
-            for record in self._board.records(cell.running)
-            if record.state in WORKING and record.leaving is Leaving.NO
-        ]
-        if not records:
-            return
-        cell.level = max(cell.level, level)
-        ranks = [record.rank for record in records]
-        if level >= 3:  # noqa: PLR2004  the levels are named in InterruptCell
-            self._end_ranks(cell, records)
-            return
-        for record in records:
-            if record.state is RankState.RUNNING:
-                record.move(RankState.INTERRUPTING)
-        command = messages.InterruptRank(level=level, cell_id=cell.key)
-        self._board.send_ranks(records, command)
-        if level == 2:  # noqa: PLR2004  as above
-            text = (
-                f"{words.name_ranks(ranks)} did not stop yet: interrupting again and "
-                "killing the child processes that the cell started there"
-            )
-            self._board.notice(text, "warning", cell.key)
-        self._board.changed()
-
-    def _end_ranks(self, cell: Cell, records: list[RankRecord]) -> None:
-        ranks = [record.rank for record in records]
-        text = (
-            f"{words.name_ranks(ranks)} cannot be interrupted: ending the process, its "
-            f"variables are lost; {words.restart_hint(ranks)} brings it back"
-        )
-        if len(ranks) > 1:
-            text = (
-                f"{words.name_ranks(ranks)} cannot be interrupted: ending the "
-                f"processes, their variables are lost; {words.restart_hint(ranks)} "
-                "brings them back"
-            )
-        self._board.notice(text, "warning", cell.key)
-        end_ranks(self._board, records, Leaving.INTERRUPT)
+        return self._board.find_problem(message.ranks)
 
     # From ranks
 
@@ -321,48 +236,3 @@ class Cells:
             else:
                 errors = {rank: words.not_run_error(reason) for rank in cell.ranks}
                 self.refuse(cell, errors)
-
-    def on_time(self) -> None:
-        """Interrupt cells whose time is over, and insist after `ESCALATE_S`."""
-        for cell in list(self._cells.values()):
-            if cell.deadline_s is None or self._board.now_s < cell.deadline_s:
-                continue
-            self._pass_deadline(cell)
-
-    def _pass_deadline(self, cell: Cell) -> None:
-        ranks = words.name_ranks(cell.running)
-        if not cell.timed_out:
-            cell.timed_out = True
-            cell.deadline_s = self._board.now_s + ESCALATE_S
-            text = (
-                f"the cell is over its timeout of {cell.submit.timeout_s:g} s and still "
-                f"runs on {ranks}: interrupting it there"
-            )
-            self._board.notice(text, "warning", cell.key)
-            self.interrupt(cell, 1)
-        elif cell.level < 2:  # noqa: PLR2004  the levels are named in InterruptCell
-            cell.deadline_s = self._board.now_s + ESCALATE_S
-            self.interrupt(cell, 2)
-        else:
-            cell.deadline_s = None
-            text = (
-                f"{ranks} still run the cell after two interrupts; "
-                f"{words.restart_hint(cell.running)} ends and replaces the process"
-            )
-            self._board.notice(text, "warning", cell.key)
-
-
-def end_ranks(board: Board, records: list[RankRecord], why: Leaving) -> None:
-    """Ask the agents to end ranks; each is reported as exited."""
-    for host in board.hosts.values():
-        chosen = [record for record in records if record.host == host.spec.name]
-        for record in chosen:
-            record.leaving = why
-        if chosen:
-            ranks = tuple(record.rank for record in chosen)
-            command = messages.EndRanks(ranks=ranks, grace_s=KILL_GRACE_S)
-            board.send_host(host, command)
-
-
-def _gone_error(record: RankRecord) -> ErrorInfo:
-    return words.lost_error(record.rank, record.host, record.pid, record.reason)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from npu_notebook.messages import (
-    CellFinished,
-    DisplayOutput,
-    JoinNotebook,
-    Message,
-    StartFailed,
-    StreamText,
-    ToController,
-)
-from npu_notebook.topology import HostSpec
-from npu_notebook.wire import Payload, Peer
+if TYPE_CHECKING:
+    from npu_notebook.messages import (
+        CellFinished,
+        DisplayOutput,
+        JoinNotebook,
+        Message,
+        StartFailed,
+        StreamText,
+        ToController,
+    )
+    from npu_notebook.topology import HostSpec
+    from npu_notebook.wire import Payload, Peer
 
 # Events. ``now_s`` is the controller's monotonic clock in seconds.
 
@@ -39,11 +40,15 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class HostExited:
-    """The launcher saw the agent of ``host`` end, or could not start it."""
+    """The launcher saw the agent of ``host`` end, or could not start it.
+
+    ``tail`` is what it said last, may be empty.
+    """
 
     host: str
     reason: str
     now_s: float
+    tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Groups:
         self._tried = False
 
     def try_again(self) -> None:
-        """A new job is reason enough to try once more after a failure."""
+        """Try once more after a failure, because there is a new job."""
         self._tried = False
 
     def advance(self) -> None:
@@ -143,7 +143,8 @@ class Groups:
 
     def _explain(self, late: set[int]) -> tuple[str, ErrorInfo]:
         if self._errors:
-            rank = min(self._errors, key=lambda one: (not _is_loss(self._errors[one]), one))
+            lost = [one for one in self._errors if _is_loss(self._errors[one])]
+            rank = min(lost or self._errors)
             same = [
                 one
                 for one, error in self._errors.items()

@@ -47,6 +47,7 @@ class Jobs:
         self._active: dict[str, Job] = {}
         self.blocked: Callable[[], bool] = lambda: False
         """True while nothing may begin, because a process group is to be formed."""
+        self.on_added: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._active)
@@ -64,6 +65,7 @@ class Jobs:
     def add(self, job: Job) -> None:
         """Append a job; `dispatch` begins it."""
         self._waiting.append(job)
+        self.on_added()
 
     def finish(self, job: Job) -> None:
         """Set the ranks of a job free."""
@@ -96,7 +98,9 @@ class Jobs:
 
     def refuse_waiting(self, errors: dict[int, ErrorInfo]) -> None:
         """End the jobs that have not begun and want one of these ranks."""
-        refused = [job for job in self._waiting if not errors.keys().isdisjoint(job.ranks)]
+        refused = [
+            job for job in self._waiting if not errors.keys().isdisjoint(job.ranks)
+        ]
         self._waiting = [job for job in self._waiting if job not in refused]
         for job in refused:
             job.refuse({rank: errors[rank] for rank in job.ranks if rank in errors})
@@ -104,3 +108,7 @@ class Jobs:
     def withdraw(self, job: Job) -> None:
         """Take out a job that has not begun."""
         self._waiting.remove(job)
+
+    def clear(self) -> None:
+        """Forget all jobs; whoever made them ends them."""
+        self._waiting.clear()

@@ -82,8 +82,12 @@ class Liveness:
 
     def _forgive(self, slept_s: float) -> None:
         board = self._board
-        for one in (*board.ranks, *board.hosts.values(), *board.notebooks.values()):
-            one.heard_s += slept_s
+        for record in board.ranks:
+            record.heard_s += slept_s
+        for host in board.hosts.values():
+            host.heard_s += slept_s
+        for notebook in board.notebooks.values():
+            notebook.heard_s += slept_s
 
     def _show_silent_ranks(self) -> None:
         board = self._board
@@ -101,8 +105,8 @@ class Liveness:
         ranks = [record.rank for record in silent]
         hosts = ", ".join(dict.fromkeys(record.host for record in silent))
         text = (
-            f"{words.name_ranks(ranks)} on {hosts} said nothing for {SILENCE_S:g} s, but "
-            f"did not end; wait, or replace with {words.restart_hint(ranks)}"
+            f"{words.name_ranks(ranks)} on {hosts} said nothing for {SILENCE_S:g} s, "
+            f"but did not end; wait, or replace with {words.restart_hint(ranks)}"
         )
         board.notice(text, "warning")
         board.changed()

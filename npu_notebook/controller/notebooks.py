@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
-from npu_notebook.controller import words
 from npu_notebook.controller.events import ForgetNotebook, WatchNotebook
 from npu_notebook.controller.records import NotebookRecord
+from npu_notebook.controller.versions import find_notebook_conflict
 from npu_notebook.messages import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npu_notebook.controller.board import Board, Reaction
     from npu_notebook.controller.cells import Cells
+    from npu_notebook.controller.interrupts import Interrupts
     from npu_notebook.wire import Payload, Peer
 
 _SILENCE_S = 30.0
@@ -27,9 +29,10 @@ _KEPT_NOTICES = 50
 class Notebooks:
     """Who is attached, and what happens when nobody is."""
 
-    def __init__(self, board: Board, cells: Cells) -> None:
+    def __init__(self, board: Board, cells: Cells, interrupts: Interrupts) -> None:
         self._board = board
         self._cells = cells
+        self._interrupts = interrupts
         self._alone_since_s: float | None = None
         self._level = 0
         self._progress: list[messages.Notice] = []
@@ -52,12 +55,13 @@ class Notebooks:
         self, peer: Peer, message: messages.JoinNotebook, _payload: Payload
     ) -> None:
         board = self._board
-        refused = self._find_refusal(message)
+        around = board.around
+        refused = find_notebook_conflict(message, around.package_version, around.python)
         board.notebooks[peer.name] = NotebookRecord(peer, message, board.now_s)
         fact = board.fact()
         welcome = messages.Welcome(
             protocol_version=PROTOCOL_VERSION,
-            package_version=board.around.package_version,
+            package_version=around.package_version,
             fact=fact,
             refused=refused,
         )
@@ -73,20 +77,6 @@ class Notebooks:
                 board.answer(peer, notice)
         board.answer(peer, messages.StateChanged(fact=fact))
         self.on_joined(peer)
-
-    def _find_refusal(self, message: messages.JoinNotebook) -> str:
-        around = self._board.around
-        if message.protocol_version != PROTOCOL_VERSION:
-            return (
-                f"this notebook has npu_notebook {message.package_version} (protocol "
-                f"{message.protocol_version}), the cluster {around.package_version} "
-                f"(protocol {PROTOCOL_VERSION})"
-            )
-        versions = [
-            ("this notebook", words.minor_version(message.python)),
-            ("the cluster", words.minor_version(around.python)),
-        ]
-        return words.version_conflict("Python", versions)
 
     def _on_leave(
         self, peer: Peer, _message: messages.LeaveNotebook, _payload: Payload
@@ -176,7 +166,7 @@ class Notebooks:
             self.on_linger_over("its notebook is gone and --linger 0 was given")
         elif self._level == 0 or (self._level == 1 and alone_s >= _INSIST_S):
             self._level += 1
-            self._cells.interrupt_all(self._level)
+            self._interrupts.interrupt_all(self._level)
 
     def drop_silent(self) -> None:
         """Forget notebooks that have not been heard of for long."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from npu_notebook.messages import HostFact, JoinNotebook, RankFact, RankState
-from npu_notebook.topology import HostSpec
 from npu_notebook.wire import Peer
+
+if TYPE_CHECKING:
+    from npu_notebook.topology import HostSpec
 
 _GONE = frozenset({RankState.LOST, RankState.ENDED})
 

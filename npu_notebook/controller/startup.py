@@ -6,21 +6,24 @@ steps, so a host that comes back in the middle of a restart needs no case of its
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
-from npu_notebook.controller import words
 from npu_notebook.controller.events import LaunchAgent
 from npu_notebook.controller.records import HostRecord, HostStage, RankRecord
+from npu_notebook.controller.versions import find_host_conflict, protocol_conflict
 from npu_notebook.errors import ConfigError
 from npu_notebook.messages import PROTOCOL_VERSION, RankState, StartFailed
-from npu_notebook.topology import plan, rank_environment
+from npu_notebook.topology import plan as make_plan
+from npu_notebook.topology import rank_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npu_notebook.controller.board import Board, Reaction
     from npu_notebook.controller.groups import Groups
+    from npu_notebook.topology import Plan
     from npu_notebook.wire import Payload, Peer
 
 _LOOPBACK = "127.0.0.1"
@@ -35,13 +38,11 @@ class Startup:
         self._groups = groups
         self._store_asked = False
         self.on_failed: Callable[[StartFailed], None] = lambda _failure: None
-        self.on_rank_refused: Callable[[RankRecord, str], None] = lambda _r, _why: None
+        self.tell: Callable[[messages.Notice], None] = lambda _notice: None
         self.reactions: dict[type[messages.Message], Reaction] = {
             messages.AgentJoined: self._on_agent_joined,
             messages.HostPrepared: self._on_prepared,
             messages.StoreStarted: self._on_store_started,
-            messages.RankSpawned: self._on_spawned,
-            messages.RankJoined: self._on_rank_joined,
         }
 
     def advance(self) -> None:
@@ -78,13 +79,12 @@ class Startup:
 
     def _make_plan(self) -> bool:
         board = self._board
-        conflict = self._find_host_conflict()
+        conflict = find_host_conflict(self._facts())
         if conflict:
             self._fail("the cluster", conflict, _SAME_VERSIONS, config_error=True)
             return False
-        facts = [host.fact for host in board.hosts.values() if host.fact is not None]
         try:
-            board.plan = plan(board.spec, facts)
+            board.plan = make_plan(board.spec, self._facts())
             board.provider = board.around.describe_provider(board.plan.provider)
         except ConfigError as error:
             self._fail("the cluster", error.problem, error.remedy, config_error=True)
@@ -100,17 +100,12 @@ class Startup:
             for slot in board.plan.slots
         ]
         if board.plan.notice:
-            board.notice(board.plan.notice)
+            self.tell(messages.Notice(text=board.plan.notice))
         board.changed()
         return True
 
-    def _find_host_conflict(self) -> str:
-        facts = [host.fact for host in self._board.hosts.values() if host.fact]
-        pythons = [(f"host {f.name}", words.minor_version(f.python)) for f in facts]
-        torches = [(f"host {f.name}", words.public_version(f.torch)) for f in facts]
-        return words.version_conflict("Python", pythons) or words.version_conflict(
-            "torch", torches
-        )
+    def _facts(self) -> list[messages.HostFact]:
+        return [host.fact for host in self._board.hosts.values() if host.fact]
 
     def _prepare(self, needed: list[HostRecord]) -> None:
         board = self._board
@@ -143,36 +138,22 @@ class Startup:
             for record in board.ranks
             if record.host == host.spec.name and record.state is RankState.WAITING
         ]
-        if not chosen or board.plan is None:
+        plan = board.plan
+        if not chosen or plan is None:
             return
         for record in chosen:
             record.move(RankState.STARTING)
             record.heard_s = board.now_s
+        store = self._groups.store or ("", 0)
         command = messages.StartRanks(
             provider=board.plan.provider,
             endpoint=board.around.endpoint,
-            ranks=tuple(self._rank_spec(record) for record in chosen),
+            ranks=tuple(
+                _rank_spec(board, board.plan, store, record) for record in chosen
+            ),
         )
         board.send_host(host, command)
         board.changed()
-
-    def _rank_spec(self, record: RankRecord) -> messages.RankSpec:
-        board = self._board
-        assert board.plan is not None  # ranks are made from it
-        slot = board.plan.slots[record.rank]
-        address, port = self._groups.store or ("", 0)
-        placement = rank_environment(board.plan, slot, address, port)
-        # torchrun gives each worker one thread unless the user chose a number.
-        # Source: torch.distributed.run, "Setting OMP_NUM_THREADS".
-        env = {"OMP_NUM_THREADS": "1", **board.spec.env, **placement}
-        return messages.RankSpec(
-            rank=record.rank,
-            local_rank=record.local_rank,
-            incarnation=record.incarnation,
-            env=env,
-            cwd=board.spec.cwd,
-            log_path=record.log_path,
-        )
 
     # Answers
 
@@ -186,10 +167,7 @@ class Startup:
         host.fact = message.fact
         host.heard_s = self._board.now_s
         if message.protocol_version != PROTOCOL_VERSION:
-            reason = (
-                f"it speaks protocol {message.protocol_version}, "
-                f"the controller speaks {PROTOCOL_VERSION}"
-            )
+            reason = protocol_conflict(message.protocol_version)
             what = f"the agent on {peer.name}"
             self._fail(what, reason, _SAME_VERSIONS, config_error=True)
             return
@@ -229,60 +207,6 @@ class Startup:
         self._groups.store = (address, message.port)
         self.advance()
 
-    def _on_spawned(
-        self, peer: Peer, message: messages.RankSpawned, _payload: Payload
-    ) -> None:
-        board = self._board
-        if peer.kind != "agent" or message.rank >= len(board.ranks):
-            return
-        record = board.ranks[message.rank]
-        if record.incarnation == message.incarnation and record.host == peer.name:
-            record.pid = message.pid
-            board.changed()
-
-    def _on_rank_joined(
-        self, peer: Peer, message: messages.RankJoined, _payload: Payload
-    ) -> None:
-        board = self._board
-        record = board.rank_of(peer)
-        if record is None or record.state is not RankState.STARTING:
-            return
-        record.move(RankState.JOINED)
-        record.pid = message.pid
-        record.device = message.device or None
-        record.heard_s = board.now_s
-        conflict = self._find_rank_conflict(record, message)
-        if conflict:
-            self.on_rank_refused(record, conflict)
-            return
-        self._groups.invalidate()
-        self._groups.advance()
-        board.changed()
-
-    def _find_rank_conflict(
-        self, record: RankRecord, message: messages.RankJoined
-    ) -> str:
-        if message.protocol_version != PROTOCOL_VERSION:
-            return (
-                f"it speaks protocol {message.protocol_version}, "
-                f"the controller speaks {PROTOCOL_VERSION}"
-            )
-        fact = self._board.hosts[record.host].fact
-        first = self._board.hosts[self._board.ranks[0].host].fact
-        if fact is None or first is None:
-            return ""
-        pythons = [
-            (f"host {first.name}", words.minor_version(first.python)),
-            (record.place, words.minor_version(message.python)),
-        ]
-        torches = [
-            (f"host {first.name}", words.public_version(first.torch)),
-            (record.place, words.public_version(message.torch)),
-        ]
-        return words.version_conflict("Python", pythons) or words.version_conflict(
-            "torch", torches
-        )
-
     def forget_host(self, host: HostRecord) -> None:
         """Note that an agent is gone, and the store with it if it was there."""
         host.stage = HostStage.GONE
@@ -290,26 +214,6 @@ class Startup:
         if ranks and ranks[0].host == host.spec.name:
             self._groups.store = None
             self._store_asked = False
-
-    def missing(self) -> tuple[str, str]:
-        """Say what a start still waits for, and which log may tell more."""
-        away = [h.spec.name for h in self._board.hosts.values() if not h.connected]
-        if away:
-            return f"the agent on {', '.join(away)} has not joined", ""
-        for host in self._board.hosts.values():
-            if host.stage is HostStage.PREPARING:
-                return f"host {host.spec.name} is still being prepared", ""
-        if self._store_asked:
-            return f"the store on {self._board.ranks[0].host} has not started", ""
-        late = [r for r in self._board.ranks if r.state is RankState.STARTING]
-        if late:
-            places = f"{late[0].place} has not joined"
-            if len(late) > 1:
-                numbers = words.name_ranks(record.rank for record in late)
-                hosts = ", ".join(dict.fromkeys(record.host for record in late))
-                places = f"{numbers} on {hosts} have not joined"
-            return places, late[0].log_path
-        return "the process group has not formed", ""
 
     def _fail(
         self, what: str, reason: str, remedy: str = "", *, config_error: bool = False
@@ -319,3 +223,20 @@ class Startup:
                 what=what, reason=reason, remedy=remedy, config_error=config_error
             )
         )
+
+
+def _rank_spec(
+    board: Board, plan: Plan, store: tuple[str, int], record: RankRecord
+) -> messages.RankSpec:
+    placement = rank_environment(plan, plan.slots[record.rank], *store)
+    # torchrun gives each worker one thread unless the user chose a number.
+    # Source: torch.distributed.run, "Setting OMP_NUM_THREADS".
+    env = {"OMP_NUM_THREADS": "1", **board.spec.env, **placement}
+    return messages.RankSpec(
+        rank=record.rank,
+        local_rank=record.local_rank,
+        incarnation=record.incarnation,
+        env=env,
+        cwd=board.spec.cwd,
+        log_path=record.log_path,
+    )

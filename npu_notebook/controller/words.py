@@ -1,12 +1,15 @@
-"""Sentences of the controller that need thought: how a process ended, what is missing."""
+"""Sentences of the controller that need thought, such as how a process ended."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from npu_notebook.messages import ErrorInfo
 from npu_notebook.topology import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _HINTS = {
     "SIGKILL": "often the out-of-memory killer",
@@ -98,36 +101,3 @@ def summarize(error: ErrorInfo) -> str:
     """Write an error on one line."""
     first = error.message.strip().splitlines()
     return f"{error.kind}: {first[0]}" if first else error.kind
-
-
-def version_conflict(label: str, found: Sequence[tuple[str, str]]) -> str:
-    """Return a sentence if not all versions are the same, else an empty string.
-
-    Parameters
-    ----------
-    label : str
-        What has the versions, for example ``"Python"``.
-    found : sequence of (str, str)
-        Who, and which version; an empty version is not known and agrees with all.
-
-    Examples
-    --------
-    >>> version_conflict("torch", [("host a", "2.13.0"), ("host b", "2.14.1")])
-    'host a has torch 2.13.0 and host b has torch 2.14.1'
-    """
-    known = [(who, version) for who, version in found if version]
-    for who, version in known[1:]:
-        first, expected = known[0]
-        if version != expected:
-            return f"{first} has {label} {expected} and {who} has {label} {version}"
-    return ""
-
-
-def minor_version(version: str) -> str:
-    """Return ``3.11`` of ``3.11.9``: what must be equal for functions to travel."""
-    return ".".join(version.split(".")[:2])
-
-
-def public_version(version: str) -> str:
-    """Return ``2.13.0`` of ``2.13.0+cpu``."""
-    return version.partition("+")[0]

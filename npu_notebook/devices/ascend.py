@@ -109,17 +109,15 @@ class AscendProvider:
         DeviceError
             If torch_npu cannot be imported, or there is no such device.
         """
-        import torch
-
         device = f"npu:{local_rank}"
         try:
-            import torch_npu  # type: ignore[import-not-found]  # noqa: F401
+            import torch_npu  # type: ignore[import-not-found]
         except ImportError as error:
             raise _import_error(device, error) from error
         # Child processes of a cell (`!python train.py`) shall load torch_npu by
         # themselves again.
         os.environ.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
-        count = torch.npu.device_count()
+        count = torch_npu.npu.device_count()
         if local_rank >= count:
             problem = f"torch_npu sees {count} NPUs"
             remedy = (
@@ -128,7 +126,7 @@ class AscendProvider:
             )
             raise DeviceError(device, problem, remedy)
         try:
-            torch.npu.set_device(local_rank)
+            torch_npu.npu.set_device(local_rank)
         except RuntimeError as error:
             problem = f"it cannot be opened ({_first_line(error)})"
             remedy = (

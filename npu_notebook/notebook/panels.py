@@ -7,7 +7,7 @@ that what a rank wrote stays in order.
 
 from __future__ import annotations
 
-import html
+import sys
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 MAX_LIVE_CHARS = 400
 """An unfinished line is redrawn ten times a second: its end has to do."""
-
-_STYLE = "margin:0;line-height:1.3;white-space:pre-wrap"
 
 
 @dataclass(slots=True)
@@ -48,6 +46,9 @@ class Panels:
         """Remember that these ranks have put something below the panel."""
         self._moment += 1
         self._printed.update(dict.fromkeys(ranks, self._moment))
+
+    def hide(self) -> None:
+        """Make room for a line: panels stay where they are."""
 
     def reset(self) -> None:
         """Forget all panels: the cell's output was cleared."""
@@ -89,7 +90,7 @@ class Panels:
         text = "\n".join(_folded(panel.lines))
         if text == panel.drawn:
             return
-        data = {"text/plain": text, "text/html": _as_html(text)}
+        data = {"text/plain": text}
         update = panel.drawn is not None
         self._sink.display(data, None, panel.display_id, update=update)
         panel.drawn = text
@@ -111,11 +112,39 @@ def _shortened(text: str) -> str:
     )
 
 
-def _as_html(text: str) -> str:
-    return f'<pre style="{_STYLE}">{html.escape(_without_colours(text))}</pre>'
+class TerminalLines:
+    """The same for a terminal: one live line at most, at the bottom.
 
+    When several ranks have one, none is drawn; their final states are printed.
+    """
 
-def _without_colours(text: str) -> str:
-    from npu_notebook.screen import strip_controls
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._drawn = ""
 
-    return strip_controls(text)
+    def note_printed(self, ranks: Iterable[int]) -> None:
+        """Do nothing: a terminal has one place only."""
+
+    def hide(self) -> None:
+        """Take the live line away, to print something."""
+        if self._drawn:
+            self._sink.stream("stdout", "\r\x1b[K")
+            self._drawn = ""
+
+    def reset(self) -> None:
+        """Take the live line away."""
+        self.hide()
+
+    def draw(self, live: Mapping[int, str], ends: Iterable[LiveEnd]) -> None:
+        """Show the live line as it is now and print those that have ended."""
+        for end in ends:
+            self.hide()
+            lines = _folded({end.rank: end.text})
+            self._sink.stream("stdout", "".join(f"{line}\n" for line in lines))
+        lines = _folded({rank: _shortened(text) for rank, text in live.items()})
+        if len(lines) != 1 or not sys.stdout.isatty():
+            self.hide()
+        elif lines[0] != self._drawn:
+            self.hide()
+            self._sink.stream("stdout", lines[0])
+            self._drawn = lines[0]

@@ -24,10 +24,13 @@ class Attribution:
     ----------
     running : str
         The cell the main thread runs or ran last, "" before the first.
+    current : callable
+        The quick answer of `cell_id`; "" where only that one knows.
     """
 
     def __init__(self) -> None:
         self.running = ""
+        self.current = _current.get
 
     def begin(self, cell_id: str) -> None:
         """Attribute to ``cell_id`` from here on. Call it in the main thread."""

@@ -118,9 +118,7 @@ def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 def _runs(process: psutil.Process) -> bool:
     try:
-        return bool(
-            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        )
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 

@@ -11,6 +11,7 @@ import ctypes
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +25,7 @@ Releaser: TypeAlias = Callable[[int], None]
 
 _INSIST = 2  # the level from which children are killed
 _SYNC_S = 0.001
+_PAUSE_S = 0.2
 
 
 class Interrupts:
@@ -35,10 +37,13 @@ class Interrupts:
         What frees the main thread when it waits in C++ code that no signal reaches.
         This is the place where blocked collectives get released; a releaser is called
         for every interrupt of a running cell and must do nothing if nothing waits.
+    sent : bool
+        Whether an interrupt was sent to the running cell, or to the last one.
     """
 
     def __init__(self) -> None:
         self.releasers: list[Releaser] = []
+        self.sent = False
         self._main_ident = threading.main_thread().ident or 0
         self._lock = threading.Lock()
         self._handler = self._on_signal  # one object, so that it can be recognised
@@ -46,7 +51,8 @@ class Interrupts:
         self._cancelled: set[str] = set()
         self._cell_id = ""
         self._armed = False
-        self._sent = False
+        self._delivered = False
+        self._last_s: dict[int, float] = {}
         self._children: ChildProcesses | None = None
         self._shield = _Shield(self)
 
@@ -71,19 +77,17 @@ class Interrupts:
                 self._cancelled.discard(cell_id)
                 return False
             self._cell_id = cell_id
-            self._sent = False
             self._children = children
+            self._last_s.clear()
+            self._delivered = self.sent = False
             self._armed = True
         return True
 
     def disarm(self) -> None:
-        """Let no interrupt through any more; afterwards none can come late.
-
-        `KeyboardInterrupt` may still come out of this call: call it again then.
-        """
+        """Let no interrupt through any more; afterwards none can come late."""
         self._armed = False
         with self._lock:
-            sent = self._sent
+            sent = self.sent
             if sent:
                 _set_async_exception(self._main_ident, None)
         if sent:
@@ -91,41 +95,46 @@ class Interrupts:
             # from the kernel; the handler finds the cell disarmed.
             select.select((), (), (), _SYNC_S)
 
-    def end(self) -> tuple[bool, list[str]]:
+    def end(self) -> list[str]:
         """Forget the cell; wait for child processes that an interrupt is ending.
 
         Returns
         -------
-        interrupted : bool
-            Whether an interrupt was sent to this cell.
-        survivors : list of str
+        list of str
             Child processes that are still there, ``"sleep (pid 12)"``.
         """
-        with self._lock:
-            children, sent = self._children, self._sent
-        survivors = children.survivors() if children is not None and sent else []
+        children = self._children
+        survivors = children.survivors() if children is not None and self.sent else []
         with self._lock:
             self._cell_id = ""
             self._children = None
-        return sent, survivors
+        return survivors
 
     def interrupt(self, level: int, cell_id: str | None) -> None:
         """Stop a cell (link's thread); ``cell_id`` None means the one that runs."""
+        now_s = time.monotonic()
         with self._lock:
             if cell_id is not None and cell_id in self._waiting:
                 self._cancelled.add(cell_id)
                 return
             if not self._cell_id or cell_id not in (None, self._cell_id):
                 return
+            # One that follows at once is the same wish; a second exception would only
+            # hit the code that is handling the first.
+            if now_s - self._last_s.get(level, -_PAUSE_S) < _PAUSE_S:
+                return
+            self._last_s[level] = now_s
             children = self._children
-            self._sent = True
+            deaf = self.sent and not self._delivered
+            self.sent = True
         for release in self.releasers:
             release(level)
         with self._lock:
             if self._armed and children is self._children:
+                self._delivered = False
                 signal.pthread_kill(self._main_ident, signal.SIGINT)
-                if level >= _INSIST:
-                    # For code that ignores or blocks SIGINT.
+                if level >= _INSIST and deaf:
+                    # User code has put SIGINT aside, by a handler or a mask.
                     _set_async_exception(self._main_ident, KeyboardInterrupt)
         if children is not None:
             children.stop(kill=level >= _INSIST)
@@ -135,6 +144,7 @@ class Interrupts:
         return self._shield
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._delivered = True
         if not self._armed:
             return
         if self._shield.depth:

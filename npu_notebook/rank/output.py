@@ -86,24 +86,45 @@ class Output:
         threading.Thread(target=self._serve, name="output", daemon=True).start()
         os.register_at_fork(after_in_child=self._become_child)
 
-    def add(self, stream: StreamName, text: str) -> None:
-        """Take text that Python code wrote."""
-        if self.in_child:
+    def writer(self, stream: StreamName) -> Callable[[str], int]:
+        """Return the ``write`` of a stream: a closure, because it runs 80,000 times
+        for 20,000 lines.
+        """
+        current = self._attribution.current
+        append = self._pieces.append
+        clock_ns = time.monotonic_ns
+
+        def write(text: str) -> int:
+            """Take text; it is sent a moment later."""
+            nchars = len(text)
+            if type(text) is not str or not nchars or self.in_child:
+                return self._write_rarely(stream, text)
+            cell_id = current() or self._attribution.cell_id()
+            now_ns = clock_ns()
+            if now_ns - self._last_ns > _CLOSE_NS:
+                self._drain_pipes()
+            self._last_ns = now_ns
+            append((cell_id, stream, text))
+            self._nchars += nchars
+            if self._nchars >= _JOIN_NCHARS:
+                self._throttle(self._nchars)
+                self.flush()
+            elif not self._woken:
+                self._woken = True
+                self._pipes.wake()
+            return nchars
+
+        return write
+
+    def _write_rarely(self, stream: StreamName, text: str) -> int:
+        if not isinstance(text, str):
+            message = f"write() argument must be str, not {type(text).__name__}"
+            raise TypeError(message)
+        if text and self.in_child:
             self._write_through(stream, text)
-            return
-        cell_id = self._attribution.cell_id()
-        now_ns = time.monotonic_ns()
-        if now_ns - self._last_ns > _CLOSE_NS:
-            self._drain_pipes()
-        self._last_ns = now_ns
-        self._pieces.append((cell_id, stream, text))
-        self._nchars += len(text)
-        if self._nchars >= _JOIN_NCHARS:
-            self._throttle(self._nchars)
-            self.flush()
-        elif not self._woken:
-            self._woken = True
-            self._pipes.wake()
+        elif text:
+            self.writer(stream)(str(text))  # a subclass of str
+        return len(text)
 
     def look_at_pipes(self) -> None:
         """Let the next text wait for what lies in the pipes (after a ``flush()``)."""

@@ -26,6 +26,7 @@ class TextStream(io.TextIOBase):
         self._stream: StreamName = name
         self._output = output
         self._buffer = _ByteStream(self)
+        self.write = output.writer(name)  # type: ignore[method-assign]  # see there
         self.name = f"<{name}>"
         self.mode = "w"
 
@@ -39,15 +40,6 @@ class TextStream(io.TextIOBase):
     def buffer(self) -> io.BufferedIOBase:
         """The same stream for bytes."""
         return self._buffer
-
-    def write(self, text: str) -> int:
-        """Take text; it is sent a moment later."""
-        if not isinstance(text, str):
-            message = f"write() argument must be str, not {type(text).__name__}"
-            raise TypeError(message)
-        if text:
-            self._output.add(self._stream, text)
-        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # typeshed says Any
         """Write each of ``lines``."""

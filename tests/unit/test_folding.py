@@ -23,7 +23,7 @@ def drain(folder: Folder) -> list[str]:
 
 def test_equal_lines_of_all_ranks_are_one_line_at_once():
     folder = Folder(range(4))
-    feed_all(folder, {rank: "same\n" for rank in range(4)})
+    feed_all(folder, dict.fromkeys(range(4), "same\n"))
     assert shown(folder.take(0.0)) == ["[0-3] same"]
     assert folder.is_empty
 
@@ -31,7 +31,14 @@ def test_equal_lines_of_all_ranks_are_one_line_at_once():
 def test_different_lines_keep_their_rank():
     folder = Folder(range(3))
     feed_all(folder, {0: "zero\n", 1: "one\n", 2: "zero\n"})
-    assert shown(folder.take(0.1)) == ["[0,2] zero", "[1] one"]
+    assert shown(folder.take(0.0)) == ["[0,2] zero", "[1] one"]
+
+
+def test_lines_said_at_the_same_time_come_by_rank():
+    folder = Folder(range(3))
+    for rank in (2, 0, 1):
+        folder.feed_text(rank, "stdout", f"I am {rank}\n", 0.0)
+    assert shown(folder.take(0.0)) == ["[0] I am 0", "[1] I am 1", "[2] I am 2"]
 
 
 def test_a_line_waits_for_silent_ranks_but_not_longer_than_a_tenth_of_a_second():
@@ -59,7 +66,7 @@ def test_stdout_and_stderr_are_not_folded_into_each_other():
     folder = Folder(range(2))
     folder.feed_text(0, "stdout", "x\n", 0.0)
     folder.feed_text(1, "stderr", "x\n", 0.0)
-    assert folder.take(0.1) == [Piece((0,), "stdout", "x"), Piece((1,), "stderr", "x")]
+    assert folder.take(0.0) == [Piece((0,), "stdout", "x"), Piece((1,), "stderr", "x")]
 
 
 def test_rich_outputs_keep_their_place_among_the_lines_and_fold_when_equal():

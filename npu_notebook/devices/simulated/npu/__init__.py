@@ -130,6 +130,8 @@ __all__ = [
     "utilization",
 ]
 
+_NAME = "torch.npu"
+
 # torch.compile asks for these four when it meets a device for the first time.
 Scheduling = NoInductor
 PythonWrapperCodegen = NoInductor
@@ -138,7 +140,7 @@ WrapperFxCodegen = NoInductor
 
 
 def __getattr__(name: str) -> object:
-    raise missing_name("torch.npu", name)
+    raise missing_name(_NAME, name)
 
 
 def _is_in_bad_fork() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Stream(torch.Stream):
     """A stream of a simulated NPU; what it is given is done when the call returns."""
 
-    def __new__(cls, device: Device = None, priority: int = 0, **ids: int) -> Stream:
+    def __new__(cls, device: Device = None, priority: int = 0, **ids: int) -> Self:
         """Make a new stream, or name an existing one by its three ids."""
         if ids:
             return super().__new__(cls, **ids)
@@ -40,7 +40,7 @@ class Event(torch.Event):
         enable_timing: bool = False,  # noqa: FBT001, FBT002  as in torch_npu
         blocking: bool = False,  # noqa: FBT001, FBT002
         interprocess: bool = False,  # noqa: FBT001, FBT002, ARG004
-    ) -> Event:
+    ) -> Self:
         """Make an event; every event can measure time."""
         return super().__new__(
             cls, device="npu", enable_timing=enable_timing, blocking=blocking

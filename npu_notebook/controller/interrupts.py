@@ -1,0 +1,139 @@
+"""Interrupts by people and by time: ask, insist, and only then end a rank by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npu_notebook import messages
+from npu_notebook.controller import words
+from npu_notebook.controller.cells import Cell
+from npu_notebook.controller.records import WORKING, Leaving
+from npu_notebook.messages import RankState
+
+if TYPE_CHECKING:
+    from npu_notebook.controller.board import Board, Reaction
+    from npu_notebook.controller.cells import Cells
+    from npu_notebook.controller.jobs import Jobs
+    from npu_notebook.controller.records import RankRecord
+    from npu_notebook.wire import Payload, Peer
+
+ESCALATE_S = 5.0
+"""From a cell's deadline to the second interrupt, and on to the advice."""
+
+
+class Interrupts:
+    """Stops cells; see `InterruptCell` for the levels."""
+
+    def __init__(self, board: Board, jobs: Jobs, cells: Cells) -> None:
+        self._board = board
+        self._jobs = jobs
+        self._cells = cells
+        self.reactions: dict[type[messages.Message], Reaction] = {
+            messages.InterruptCell: self._on_interrupt
+        }
+
+    def deadlines(self) -> list[float]:
+        """Return when `on_time` has something to do."""
+        return [c.deadline_s for c in self._cells.all if c.deadline_s is not None]
+
+    def _on_interrupt(
+        self, _peer: Peer, message: messages.InterruptCell, _payload: Payload
+    ) -> None:
+        for job in self._jobs.waiting:
+            if job.key == message.cell_id and isinstance(job, Cell):
+                self._jobs.withdraw(job)
+                errors = {rank: words.cancelled_error() for rank in job.ranks}
+                job.refuse(errors)
+        for job in self._jobs.active:
+            if message.cell_id in (None, job.key):
+                if isinstance(job, Cell):
+                    self.interrupt(job, message.level)
+                else:
+                    self._interrupt_transfer(job.ranks, message.level)
+
+    def _interrupt_transfer(self, ranks: tuple[int, ...], level: int) -> None:
+        # Unpickling runs user code, which may never end.
+        records = [r for r in self._board.records(ranks) if r.state is RankState.IDLE]
+        command = messages.InterruptRank(level=min(level, 2), cell_id=None)
+        self._board.send_ranks(records, command)
+
+    def interrupt_all(self, level: int) -> None:
+        """Interrupt every cell that runs, and drop those that wait."""
+        for job in self._jobs.waiting:
+            if isinstance(job, Cell):
+                self._jobs.withdraw(job)
+                job.refuse({rank: words.cancelled_error() for rank in job.ranks})
+        for job in self._jobs.active:
+            if isinstance(job, Cell):
+                self.interrupt(job, level)
+
+    def interrupt(self, cell: Cell, level: int) -> None:
+        """Interrupt one cell on the ranks where it still runs."""
+        records = [
+            record
+            for record in self._board.records(cell.running)
+            if record.state in WORKING and record.leaving is Leaving.NO
+        ]
+        if not records:
+            return
+        cell.level = max(cell.level, level)
+        ranks = [record.rank for record in records]
+        if level >= 3:  # noqa: PLR2004  the levels are named in InterruptCell
+            self._end_ranks(cell, records)
+            return
+        for record in records:
+            if record.state is RankState.RUNNING:
+                record.move(RankState.INTERRUPTING)
+        command = messages.InterruptRank(level=level, cell_id=cell.key)
+        self._board.send_ranks(records, command)
+        if level == 2:  # noqa: PLR2004  as above
+            text = (
+                f"{words.name_ranks(ranks)} did not stop yet: interrupting again and "
+                "killing the child processes that the cell started there"
+            )
+            self._board.notice(text, "warning", cell.key)
+        self._board.changed()
+
+    def _end_ranks(self, cell: Cell, records: list[RankRecord]) -> None:
+        ranks = [record.rank for record in records]
+        text = (
+            f"{words.name_ranks(ranks)} cannot be interrupted: ending the process, its "
+            f"variables are lost; {words.restart_hint(ranks)} brings it back"
+        )
+        if len(ranks) > 1:
+            text = (
+                f"{words.name_ranks(ranks)} cannot be interrupted: ending the "
+                f"processes, their variables are lost; {words.restart_hint(ranks)} "
+                "brings them back"
+            )
+        self._board.notice(text, "warning", cell.key)
+        self._board.end_ranks(records, Leaving.INTERRUPT)
+
+    def on_time(self) -> None:
+        """Interrupt cells whose time is over, and insist after `ESCALATE_S`."""
+        for cell in self._cells.all:
+            if cell.deadline_s is None or self._board.now_s < cell.deadline_s:
+                continue
+            self._pass_deadline(cell)
+
+    def _pass_deadline(self, cell: Cell) -> None:
+        ranks = words.name_ranks(cell.running)
+        if not cell.timed_out:
+            cell.timed_out = True
+            cell.deadline_s = self._board.now_s + ESCALATE_S
+            text = (
+                f"the cell is over its timeout of {cell.submit.timeout_s:g} s and "
+                f"still runs on {ranks}: interrupting it there"
+            )
+            self._board.notice(text, "warning", cell.key)
+            self.interrupt(cell, 1)
+        elif cell.level < 2:  # noqa: PLR2004  the levels are named in InterruptCell
+            cell.deadline_s = self._board.now_s + ESCALATE_S
+            self.interrupt(cell, 2)
+        else:
+            cell.deadline_s = None
+            text = (
+                f"{ranks} still run the cell after two interrupts; "
+                f"{words.restart_hint(cell.running)} ends and replaces the process"
+            )
+            self._board.notice(text, "warning", cell.key)

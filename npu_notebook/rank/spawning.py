@@ -1,0 +1,68 @@
+"""``multiprocessing`` with start method *spawn*, for functions typed in a cell.
+
+A spawned process imports what it runs, and what was typed in a cell cannot be
+imported. So functions and classes of ``__main__`` travel by value to spawned processes
+and are put into their ``__main__``. On the way back, and between forked processes,
+they travel by name as always: only so are they the same objects.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from functools import reduce
+from multiprocessing import context, process
+from multiprocessing.context import ForkServerProcess, SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+
+_MAIN = "__main__"
+
+
+def install() -> None:
+    """Teach the pickler of ``multiprocessing`` to send what was typed in a cell."""
+    # The C pickler looks for this method on its class.
+    # Source: https://docs.python.org/3/library/pickle.html, reducer_override.
+    ForkingPickler.reducer_override = _reduce  # type: ignore[attr-defined]  # a hook, see above
+
+
+def _reduce(_pickler: ForkingPickler, value: Any) -> Any:  # noqa: ANN401  pickle's own protocol
+    typed_here = (
+        isinstance(value, FunctionType | type)
+        and getattr(value, "__module__", None) == _MAIN
+    )
+    if not typed_here or not _may_be_read_by_spawned():
+        return NotImplemented
+    return load_typed, (value.__qualname__, cloudpickle.dumps(value))
+
+
+def _may_be_read_by_spawned() -> bool:
+    if context.get_spawning_popen() is not None:
+        return True
+    children = process._children  # type: ignore[attr-defined]  # noqa: SLF001  active_children() would reap them
+    return any(isinstance(one, SpawnProcess | ForkServerProcess) for one in children)
+
+
+def load_typed(name: str, data: bytes) -> Any:  # noqa: ANN401  a function or class
+    """Return what was typed in a cell as ``name``; runs in any process.
+
+    Parameters
+    ----------
+    name : str
+        Its ``__qualname__``.
+    data : bytes
+        It, by value.
+    """
+    main = sys.modules[_MAIN]
+    if "npu_notebook.rank.worker" in sys.modules:  # the rank itself, or forked from it
+        try:
+            return reduce(getattr, name.split("."), main)
+        except AttributeError:
+            pass
+    value = pickle.loads(data)  # noqa: S301  from the process that started this one
+    if name.isidentifier():
+        setattr(main, name, value)
+    return value

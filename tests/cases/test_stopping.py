@@ -1,0 +1,187 @@
+"""Stop reaches the ranks and what they started, and nothing else (H02, H03)."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests import leaks
+from tests.cases.notebook import Notebook
+
+PIDS = "%%spmd --out pids\nimport os\nos.getpid()"
+
+
+def alive(pids: list[int], within_s: float) -> list[int]:
+    """Return those processes, in order, that have not ended within some seconds."""
+    processes = []
+    for pid in pids:
+        try:
+            processes.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
+    gone, _ = psutil.wait_procs(processes, timeout=within_s)
+    return [one.pid for one in processes if one not in gone and not is_zombie(one)]
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    """Whether it has ended and its parent has not looked at it yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_h02_stop_reaches_all_ranks_within_two_seconds_and_keeps_all(
+    shared_notebook: Notebook,
+):
+    notebook = shared_notebook
+    notebook.must(PIDS)
+    pids = notebook.value("pids")
+    cell = notebook.begin(
+        "%%spmd\n"
+        "import time\n"
+        "print('looping')\n"
+        "try:\n"
+        "    for i in range(600):\n"
+        "        time.sleep(1)\n"
+        "except KeyboardInterrupt:\n"
+        "    stopped_s = time.monotonic()\n"
+        "    raise\n"
+    )
+    notebook.until(lambda: "[0-3] looping" in cell.text)
+    pressed_s = notebook.press_stop()
+    notebook.wait(cell)
+    assert "ranks 0-3" in cell.error
+    assert "Interrupted" in cell.error
+    assert "Variables are kept" in cell.error
+    notebook.must("%pull stopped_s i")
+    delays_s = [at_s - pressed_s for at_s in notebook.value("stopped_s")]
+    assert max(delays_s) < 2.0
+    assert notebook.value("i") == [0] * 4
+    again = notebook.must("%%spmd\nprint(i, os.getpid())")
+    assert again.lines == [f"[{rank}] 0 {pid}" for rank, pid in enumerate(pids)]
+
+
+def test_h02_a_second_stop_insists_and_a_third_replaces_nothing_unsaid(
+    notebook: Notebook,
+):
+    notebook.must(PIDS)
+    pids = notebook.value("pids")
+    cell = notebook.begin(
+        "%%spmd\n"
+        "import time\n"
+        "def shrug(n):\n"
+        "    print('stop', n, 'ignored')\n"
+        "print('looping')\n"
+        "n = 0\n"
+        "while True:\n"
+        "    try:\n"
+        "        time.sleep(600)\n"
+        "    except KeyboardInterrupt:\n"
+        "        n += 1\n"
+        "        shrug(n)\n"
+    )
+    notebook.until(lambda: "[0-3] looping" in cell.text)
+    notebook.press_stop()
+    notebook.until(lambda: "[0-3] stop 1 ignored" in cell.text)
+    assert alive(pids, within_s=0) == pids  # kill is never the first step
+    said = len(cell.text)
+    notebook.press_stop()
+    notebook.until(lambda: "[0-3] stop 2 ignored" in cell.text)
+    assert alive(pids, within_s=0) == pids
+    assert "child processes" in cell.text[said:]
+    said = len(cell.text)
+    notebook.press_stop()
+    notebook.wait(cell)
+    assert "ranks 0-3" in cell.text[said:]
+    assert "variables are lost" in cell.text[said:]
+    assert "%npu_cluster restart --ranks 0-3" in cell.error
+    assert alive(pids, within_s=5) == []
+    notebook.must("%npu_cluster restart")
+    assert notebook.must("%spmd print('back')").lines == ["[0-3] back"]
+
+
+@pytest.fixture
+def bystander() -> Iterator[int]:
+    """A ``sleep 600`` that no cluster has started."""
+    process = subprocess.Popen(["/bin/sleep", "600"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sleep", "600"],
+        ["sh", "-c", "trap '' INT; sleep 600; sleep 600"],
+        ["sh", "-c", "sleep 600 & wait"],
+    ],
+    ids=["plain", "deaf-to-ctrl-c", "grandchild"],
+)
+def test_h03_a_program_that_a_cell_started_ends_with_stop(
+    shared_notebook: Notebook, bystander: int, command: list[str]
+):
+    notebook = shared_notebook
+    cell = notebook.begin(
+        "%%spmd\n"
+        "import subprocess\n"
+        f"p = subprocess.Popen({command})\n"
+        "print('started', flush=True)\n"
+        "p.wait()\n"
+    )
+    notebook.until(lambda: "[0-3] started" in cell.text)
+    notebook.until(lambda: len(sleepers()) >= 4)
+    started = sleepers()
+    notebook.press_stop()
+    notebook.wait(cell)
+    left = alive(started, within_s=5)
+    assert left == [] or all(str(pid) in cell.error for pid in left)
+    assert left == []
+    assert alive([bystander], within_s=0) == [bystander]
+
+
+def test_h03_stopping_the_cluster_ends_even_programs_that_hid(
+    notebook: Notebook, bystander: int
+):
+    script = "import os; os.fork() or os.setsid() or os.fork() or os.execlp('sleep', 'sleep', '600')"
+    cell = notebook.must(
+        "%%spmd\n"
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {script!r}])\n"
+        "p = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print('ended')\n"
+    )
+    assert cell.lines == ["[0-3] ended"]
+    notebook.until(lambda: len(sleepers()) == 8)
+    started = sleepers()
+    notebook.must("%npu_cluster stop")
+    assert alive(started, within_s=5) == []
+    assert alive([bystander], within_s=0) == [bystander]
+
+
+def test_h03_stop_leaves_alone_what_an_earlier_cell_keeps_running(notebook: Notebook):
+    notebook.must("%%spmd\nimport subprocess, time\np = subprocess.Popen(['sleep', '600'])")
+    notebook.must("%%spmd --out servers\np.pid")
+    cell = notebook.begin("%%spmd\nprint('looping')\ntime.sleep(600)")
+    notebook.until(lambda: "[0-3] looping" in cell.text)
+    notebook.press_stop()
+    notebook.wait(cell)
+    servers = notebook.value("servers")
+    assert alive(servers, within_s=0) == servers
+    notebook.must("%npu_cluster stop")
+    assert alive(servers, within_s=5) == []
+
+
+def sleepers() -> list[int]:
+    """Return the ``sleep 600`` below this test run's clusters, lowest pid first."""
+    found = []
+    for process in leaks.marked_processes():
+        try:
+            if process.name() == "sleep" and process.ppid() != os.getpid():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return sorted(process.pid for process in found if not is_zombie(process))

@@ -1,0 +1,111 @@
+"""The ranks of the checks: ``python -m tests.simulated.rank_process WORLD ADDRESS``.
+
+One template imports torch, runs nothing with it, and forks the ranks; so do agents.
+"""
+
+import importlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Client, Connection
+
+import torch
+import torch.distributed as dist
+
+# Shorter than the test's own limit: a rank that waits for one that failed gives up.
+COLLECTIVE_TIMEOUT = timedelta(seconds=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a check knows about the process it runs in."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("npu", self.rank)
+
+
+def start_group(backend: str | None = "hccl", **options: object) -> None:
+    """Make the default group, as a training script does.
+
+    All ranks share one store for the whole run; a new attempt keeps the addresses of
+    an earlier group apart, as torchrun does.
+    """
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, **options)
+
+
+def restart_group(backend: str | None = "hccl", **options: object) -> None:
+    dist.barrier()
+    dist.destroy_process_group()
+    start_group(backend, **options)
+
+
+def main(world_size: int, address: str) -> None:
+    pids = []
+    for rank in range(world_size):
+        pid = os.fork()
+        if pid == 0:
+            serve(Rank(rank, world_size), address)
+        pids.append(pid)
+    # Only now: the store has a thread, and a fork would lose it.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with Client(address, "AF_UNIX") as connection:
+        connection.send(("store", store.port))
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+def serve(rank: Rank, address: str) -> None:
+    """Run checks until the test closes the connection. Never returns."""
+    code = 1
+    try:
+        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank.rank)
+        with Client(address, "AF_UNIX") as connection:
+            connection.send(("rank", rank.rank))
+            os.environ["MASTER_PORT"] = str(connection.recv())
+            bind(rank)
+            answer_checks(rank, connection)
+        dist.destroy_process_group()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def bind(rank: Rank) -> None:
+    from npu_notebook.devices.simulated import SimulatedProvider
+
+    torch.set_num_threads(1)
+    assert SimulatedProvider().bind(rank.rank) == f"npu:{rank.rank}"
+    start_group()
+
+
+def answer_checks(rank: Rank, connection: Connection) -> None:
+    while True:
+        try:
+            module, name = connection.recv()
+        except EOFError:
+            return
+        try:
+            check = getattr(importlib.import_module(module), name)
+            check(rank)
+        except BaseException:
+            connection.send(traceback.format_exc())
+        else:
+            connection.send("")
+
+
+if __name__ == "__main__":
+    # The checks import this file by its name; they shall get this module.
+    sys.modules["tests.simulated.rank_process"] = sys.modules["__main__"]
+    main(int(sys.argv[1]), sys.argv[2])
