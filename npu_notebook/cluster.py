@@ -98,7 +98,7 @@ class Cluster:
             cls(session).stop("interrupted while starting")
             raise
         except NpuNotebookError:
-            starting.reap_controller(session.connection.controller_pid, _STOP_TIMEOUT_S)
+            starting.reap_controller(session.connection, _STOP_TIMEOUT_S)
             session.close()
             raise
         return cls(session)
@@ -291,9 +291,7 @@ class Cluster:
         if self._session.ended is None:
             self._session.send(messages.StopCluster(reason=reason))
             _await_end(self._session)
-        starting.reap_controller(
-            self._session.connection.controller_pid, _STOP_TIMEOUT_S
-        )
+        starting.reap_controller(self._session.connection, _STOP_TIMEOUT_S)
         self._session.close()
 
     def detach(self, reason: str = "detached") -> None:

@@ -22,6 +22,8 @@ MAX_BLOCKS = 8
 
 MAX_MESSAGES = 8
 MAX_MESSAGE_CHARS = 240
+# "rank 2 (a, pid 77) ended by signal 9": several of them are said in one.
+_LOST = re.compile(r"rank \d+ \((?P<place>[^)]*)\) (?P<how>.+)")
 # The line of dashes above IPython's tracebacks; ours have their own headline.
 _RULER = re.compile(r"\A\s*(?:\x1b\[[\d;]*m)*-{10,}(?:\x1b\[[\d;]*m)*\n")
 _RED = "\x1b[1;31m"
@@ -180,15 +182,18 @@ def _block(group: _Group) -> str:
 def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> list[str]:
     if not lost:
         return []
-    reasons: dict[str, list[int]] = {}
+    ends: dict[str, list[int]] = {}
+    places: dict[int, str] = {}
     for outcome in lost:
-        reason = "" if outcome.error is None else _first_line(outcome.error.message)
-        reasons.setdefault(reason.rstrip("."), []).append(outcome.rank)
-    words = [
-        f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} lost"
-        + (f": {reason}" if reason else "")
-        for reason, ranks in reasons.items()
-    ]
+        message = "" if outcome.error is None else _first_line(outcome.error.message)
+        match = _LOST.fullmatch(message)
+        how = match["how"] if match else f"lost: {message}" if message else "lost"
+        places[outcome.rank] = match["place"] if match else ""
+        ends.setdefault(how.rstrip("."), []).append(outcome.rank)
+    words: list[str] = []
+    for how, ranks in ends.items():
+        place = "; ".join(places[rank] for rank in ranks if places[rank])
+        words.append(f"{name_ranks(ranks)}{f' ({place})' if place else ''} {how}")
     ranks = [outcome.rank for outcome in lost]
     logs = _join_paths([log_paths[rank] for rank in ranks if log_paths.get(rank)])
     return [

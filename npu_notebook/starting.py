@@ -6,9 +6,11 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from npu_notebook import messages, plugins, runtime
 from npu_notebook.errors import ConfigError, LaunchError, LinkError
@@ -247,9 +249,16 @@ class _Reaper:
         cls._children = [child for child in cls._children if child.poll() is None]
 
 
-def reap_controller(pid: int, timeout_s: float) -> None:
-    """Wait for a controller that this process started, if it did."""
-    _Reaper.reap(pid, timeout_s)
+def reap_controller(connection: Connection, timeout_s: float) -> None:
+    """Wait until a controller's process is gone, started by this process or not.
+
+    Its last deed is to remove its runtime folder; a successor of the same name must
+    not have made its own by then.
+    """
+    _Reaper.reap(connection.controller_pid, timeout_s)
+    if connection.host == socket.gethostname() and runtime.is_alive(connection):
+        with suppress(psutil.Error):
+            psutil.Process(connection.controller_pid).wait(timeout_s)
 
 
 def _tail(path: Path) -> str:

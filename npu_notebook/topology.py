@@ -268,8 +268,8 @@ def _choose_provider(spec: ClusterSpec, facts: Sequence[HostFact]) -> tuple[str,
         problem = f"no Ascend NPU was found on {', '.join(lacking)}"
         remedy = "Leave that host out, or choose --device simulated for all."
         raise ConfigError(problem, remedy)
-    reason = next((one.reason for one in found if one.reason), "")
-    return "simulated", f"No Ascend NPU found{f' ({reason})' if reason else ''}"
+    reason = next((one.reason for one in found if one.reason), "No Ascend NPU found")
+    return "simulated", reason.rstrip(".")
 
 
 def _inventory(fact: HostFact, provider: str) -> DeviceInventory:
@@ -302,7 +302,7 @@ def _count_on_host(asked: int | None, provider: str, fact: HostFact) -> int:
     if inventory.count == 0:
         problem = f"host {fact.name} has no {provider} device"
         if inventory.reason:
-            problem += f" ({inventory.reason})"
+            problem += f" ({inventory.reason.rstrip('.')})"
         remedy = "Choose --device simulated or --device cpu, or fix the host."
         raise ConfigError(problem, remedy)
     if provider in ("simulated", "cpu"):

@@ -84,7 +84,9 @@ def _lock(paths: ClusterPaths) -> int | None:
 
 def _serve(paths: ClusterPaths) -> None:
     spec = _complete(runtime.read_spec(paths))
-    log.info("cluster '%s': %s", spec.name, spec)
+    # Values of variables may be secrets; their names say enough.
+    names = dict.fromkeys(spec.env, "...")
+    log.info("serving %s", msgspec.structs.replace(spec, env=names))
     adopt_orphans()
     around = Surroundings(
         endpoint=paths.endpoint,

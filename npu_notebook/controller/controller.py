@@ -201,9 +201,9 @@ class Controller:
 
     def _watch(self, action: events.WatchNotebook) -> None:
         if action.message.host == socket.gethostname():
-            self.watching.watch(
-                action.notebook, action.message.pid, action.message.process_start_s
-            )
+            joined = action.message
+            if self.watching.watch(action.notebook, joined.pid, joined.process_start_s):
+                self._tell(events.NotebookWatched(action.notebook, time.monotonic()))
 
 
 def _remove_region(path: str) -> None:

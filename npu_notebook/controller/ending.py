@@ -33,7 +33,7 @@ class Ending:
         self._due_s: float | None = None
         self._failure: StartFailed | None = None
         self._told = False
-        self._exited = False
+        self.over = False
         self.on_begin: Callable[[str], None] = lambda _reason: None
         self.reactions: dict[type[messages.Message], Reaction] = {
             messages.StopCluster: self._on_stop,
@@ -80,7 +80,7 @@ class Ending:
 
     def greet(self, notebook: Peer) -> None:
         """Tell a notebook that comes after a failed start."""
-        if self._failure is not None and not self._exited:
+        if self._failure is not None and not self.over:
             self._board.act(TellFailure((notebook,), self._failure))
             self._told = True
             self._end_if_alone()
@@ -110,7 +110,7 @@ class Ending:
 
     def _end_if_alone(self) -> None:
         board = self._board
-        if self._left or self._exited:
+        if self._left or self.over:
             return
         if not board.ended:
             board.ended = True
@@ -120,9 +120,9 @@ class Ending:
             self._exit()
 
     def _exit(self) -> None:
-        if self._exited:
+        if self.over:
             return
-        self._exited = True
+        self.over = True
         self._due_s = None
         self._board.publish(messages.ClusterEnded(reason=self._reason))
         self._board.act(Exit(self._reason))

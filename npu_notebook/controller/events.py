@@ -60,6 +60,14 @@ class NotebookGone:
 
 
 @dataclass(frozen=True, slots=True)
+class NotebookWatched:
+    """`NotebookGone` will come when a notebook ends: its silence means nothing."""
+
+    notebook: Peer
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """A signal asked the controller to stop the cluster."""
 
@@ -74,7 +82,9 @@ class Tick:
     now_s: float
 
 
-Event: TypeAlias = Opened | Reported | HostExited | NotebookGone | StopAsked | Tick
+Event: TypeAlias = (
+    Opened | Reported | HostExited | NotebookGone | NotebookWatched | StopAsked | Tick
+)
 
 
 # Actions.

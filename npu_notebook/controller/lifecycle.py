@@ -20,6 +20,7 @@ from npu_notebook.controller.events import (
     Event,
     HostExited,
     NotebookGone,
+    NotebookWatched,
     Opened,
     Reported,
     StopAsked,
@@ -115,6 +116,8 @@ class Lifecycle:
         list of Action
             To be done in this order.
         """
+        if self._ending.over:
+            return []
         self.board.now_s = max(self.board.now_s, event.now_s)
         match event:
             case Reported():
@@ -127,6 +130,8 @@ class Lifecycle:
                 self._on_host_exited(event)
             case NotebookGone():
                 self._notebooks.remove(event.notebook)
+            case NotebookWatched():
+                self._notebooks.note_watched(event.notebook)
             case StopAsked():
                 self._ending.begin(event.reason)
             case _:
@@ -159,7 +164,7 @@ class Lifecycle:
 
     def _on_report(self, event: Reported) -> None:
         peer, message = event.peer, event.message
-        if not _may_send(peer, message):
+        if not _may_send(peer, message) or not self._notebooks.knows(peer, message):
             return
         self._liveness.hear(peer)
         self.reactions[type(message)](peer, message, event.payload)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npu_notebook.wire import Payload, Peer
 
 _SILENCE_S = 30.0
-"""After this long without a word a notebook counts as gone, wherever it runs."""
+"""After this long without a word a notebook that cannot be watched counts as gone."""
 _INSIST_S = 5.0
 _GIVE_UP_S = 10.0
 """With ``--linger 0`` a cell that nobody watches gets this long to end."""
@@ -34,8 +34,11 @@ class Notebooks:
         self._cells = cells
         self._interrupts = interrupts
         self._alone_since_s: float | None = None
+        self._ever_joined = False
         self._level = 0
         self._progress: list[messages.Notice] = []
+        # Silent for long, but perhaps only asleep, such as a suspended laptop's.
+        self._asleep: dict[str, NotebookRecord] = {}
         self.on_linger_over: Callable[[str], None] = lambda _reason: None
         self.on_left: Callable[[Peer], None] = lambda _peer: None
         self.on_joined: Callable[[Peer], None] = lambda _peer: None
@@ -70,6 +73,7 @@ class Notebooks:
             del board.notebooks[peer.name]
             return
         self._alone_since_s = None
+        self._ever_joined = True
         self._level = 0
         board.act(WatchNotebook(peer, message))
         if not board.started:
@@ -77,6 +81,22 @@ class Notebooks:
                 board.answer(peer, notice)
         board.answer(peer, messages.StateChanged(fact=fact))
         self.on_joined(peer)
+
+    def knows(self, peer: Peer, message: messages.ToController) -> bool:
+        """Return whether a message may be heard: notebooks must have joined."""
+        if peer.kind != "notebook" or isinstance(message, messages.JoinNotebook):
+            return True
+        record = self._asleep.pop(peer.name, None)
+        if record is not None:
+            self._board.notebooks[peer.name] = record
+            self._alone_since_s = None
+        return peer.name in self._board.notebooks
+
+    def note_watched(self, peer: Peer) -> None:
+        """Take a notebook's silence for nothing from now on."""
+        record = self._board.notebooks.get(peer.name)
+        if record is not None:
+            record.watched = True
 
     def _on_leave(
         self, peer: Peer, _message: messages.LeaveNotebook, _payload: Payload
@@ -86,6 +106,7 @@ class Notebooks:
     def remove(self, peer: Peer) -> None:
         """Forget a notebook that left or vanished."""
         board = self._board
+        self._asleep.pop(peer.name, None)
         record = board.notebooks.get(peer.name)
         if record is None:
             return
@@ -142,7 +163,7 @@ class Notebooks:
         linger_s = self._board.spec.linger_s
         if linger_s is None:
             return None
-        if not self._board.started:
+        if not (self._board.started and self._ever_joined):
             # The notebook that is starting it may be slow to join.
             return max(linger_s, self._board.spec.start_timeout_s)
         return linger_s
@@ -171,5 +192,7 @@ class Notebooks:
     def drop_silent(self) -> None:
         """Forget notebooks that have not been heard of for long."""
         for record in list(self._board.notebooks.values()):
-            if self._board.now_s - record.heard_s > _SILENCE_S:
+            silent_s = self._board.now_s - record.heard_s
+            if not record.watched and silent_s > _SILENCE_S:
                 self.remove(record.peer)
+                self._asleep[record.peer.name] = record

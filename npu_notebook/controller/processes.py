@@ -71,7 +71,8 @@ class Children:
                 doomed += [root, *root.children(recursive=True)]
         for process in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
-                log.warning("killing left-over process %d", process.pid)
+                words = " ".join(process.cmdline())
+                log.warning("killing left-over process %d: %s", process.pid, words)
                 process.send_signal(signal.SIGKILL)
         psutil.wait_procs(doomed, timeout=_KILL_WAIT_S)
 

@@ -170,8 +170,9 @@ class HostRecord:
 
 @dataclass(slots=True)
 class NotebookRecord:
-    """One notebook that has joined."""
+    """One notebook that has joined. ``watched``: its end will be reported."""
 
     peer: Peer
     joined: JoinNotebook
     heard_s: float
+    watched: bool = False

@@ -71,17 +71,18 @@ class Watching:
         except BlockingIOError:
             return set()
 
-    def watch(self, notebook: Peer, pid: int, start_s: float) -> None:
-        """Watch a notebook's process on this host."""
+    def watch(self, notebook: Peer, pid: int, start_s: float) -> bool:
+        """Watch a notebook's process on this host; return whether that is possible."""
         if process_start_s(pid) != start_s:
-            return  # in another container: its heartbeats must do
+            return False  # in another container: its heartbeats must do
         try:
             fd = os.pidfd_open(pid)
         except (AttributeError, OSError) as error:
             log.info("%s is watched by its heartbeats only: %s", notebook, error)
-            return
+            return False
         self._notebooks[fd] = notebook
         self._poller.register(fd, zmq.POLLIN)
+        return True
 
     def forget(self, notebook: Peer) -> None:
         """Stop watching a notebook."""

@@ -87,8 +87,8 @@ class NotebookState:
         runs in some versions of IPython and behind it in others.
         Source: IPython 8.20 and 9.18, ``InteractiveShell.run_cell_async``.
         """
-        inputs: list[str] = self.shell.history_manager.input_hist_parsed
-        return max(1, len(inputs) - 1)
+        history = self.shell.history_manager
+        return 1 if history is None else max(1, len(history.input_hist_parsed) - 1)
 
     def known(self, name: str) -> Cluster | None:
         """Return a cluster this notebook is attached to, None if it is not."""

@@ -55,4 +55,4 @@ class Attribution:
             setattr(thread, _ATTRIBUTE, self.cell_id())
             original(thread)
 
-        threading.Thread.start = start  # type: ignore[method-assign]  # no other hook
+        threading.Thread.start = start  # type: ignore[method-assign, assignment]  # no other hook

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -15,11 +16,21 @@ import psutil
 _LEAVE_S = 2.0  # between SIGINT and SIGTERM
 _END_S = 1.0  # between SIGTERM and naming those that stay
 _LOOK_S = 0.02
+_STEP_S = 0.002
 _ON_LINUX = sys.platform == "linux"
 
 
-def _now() -> float:
-    """Return the clock in which the kernel notes when a process started."""
+def exist() -> bool:
+    """Return whether this process has a child, ended ones included; one system call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def now() -> float:
+    """Return the time in the clock in which the kernel notes starts of processes."""
     if _ON_LINUX:
         # Source: proc_pid_stat(5), starttime: clock ticks since boot.
         ticks_per_s = os.sysconf("SC_CLK_TCK")
@@ -35,10 +46,21 @@ def _start(process: psutil.Process) -> float:
 
 
 class ChildProcesses:
-    """The processes below this one that were started since this object was made."""
+    """The processes below this one that were started since this object was made.
 
-    def __init__(self) -> None:
-        self._since = _now()
+    Parameters
+    ----------
+    cell_end : float
+        When the cell before ended, from `now`.
+    """
+
+    def __init__(self, cell_end: float) -> None:
+        self._since = now()
+        # The clock has steps of 10 ms: what the cell before has started in this step
+        # must not count as ours.
+        while self._since <= cell_end and exist():
+            select.select((), (), (), _STEP_S)
+            self._since = now()
         self._lock = threading.Lock()
         self._found: dict[int, psutil.Process] = {}
         self._escort: threading.Thread | None = None

@@ -18,7 +18,7 @@ class CellDisplayPublisher(DisplayPublisher):
 
     sender: DisplaySender
 
-    def publish(  # type: ignore[override]  # the deprecated `source` is only passed on
+    def publish(
         self,
         data: dict[str, Any],
         metadata: dict[str, Any] | None = None,
@@ -75,6 +75,7 @@ class CellDisplayHook(DisplayHook):
 
     def update_user_ns(self, result: Any) -> None:  # noqa: ANN401  any value
         """Set ``_`` unless user code has made it its own."""
+        assert self.shell is not None
         namespace = self.shell.user_ns
         if "_" not in namespace or namespace["_"] is self._:
             self._ = result

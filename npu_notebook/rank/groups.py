@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
-from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npu_notebook.messages import FormGroup
 
 _ALREADY = (
@@ -41,7 +44,7 @@ class Groups:
         self._backend = backend
         self._device = device
         self._form: FormGroup | None = None
-        self._store: dist.Store | None = None
+        self._store: Store | None = None
         self._attempts = 0
         self._original_init = dist.init_process_group
 
@@ -60,17 +63,17 @@ class Groups:
         """
         if dist.is_initialized():
             dist.destroy_process_group()
-        timeout = datetime.timedelta(seconds=command.timeout_s)
+        timeout = dt.timedelta(seconds=command.timeout_s)
         os.environ["MASTER_ADDR"] = command.master_address
         os.environ["MASTER_PORT"] = str(command.master_port)
-        client = dist.TCPStore(
+        client = TCPStore(
             command.master_address,
             command.master_port,
             is_master=False,
             timeout=timeout,
         )
         self._form = command
-        self._store = dist.PrefixStore(f"epoch-{command.epoch}", client)
+        self._store = PrefixStore(f"epoch-{command.epoch}", client)
         self._attempts = 0
         self._make(self._backend, timeout)
         self._probe(command.world_size)
@@ -79,13 +82,13 @@ class Groups:
         """Return whether the default group exists, or none was ever formed."""
         return self._form is None or dist.is_initialized()
 
-    def _make(self, backend: str | None, timeout: datetime.timedelta | None) -> None:
+    def _make(self, backend: str | None, timeout: dt.timedelta | None) -> None:
         assert self._form is not None
         assert self._store is not None
         self._attempts += 1
         self._original_init(
             backend,
-            store=dist.PrefixStore(f"group-{self._attempts}", self._store),
+            store=PrefixStore(f"group-{self._attempts}", self._store),
             rank=self._rank,
             world_size=self._form.world_size,
             timeout=timeout,
@@ -107,14 +110,14 @@ class Groups:
         self,
         backend: str | None = None,
         init_method: str | None = None,
-        timeout: datetime.timedelta | None = None,
+        timeout: dt.timedelta | None = None,
         world_size: int = -1,
         rank: int = -1,
-        store: dist.Store | None = None,
+        store: Store | None = None,
         *others: Any,  # noqa: ANN401  group_name, pg_options, device_id
         **more: Any,  # noqa: ANN401  as above, and what later releases add
     ) -> None:
-        """Join the group that the cluster has made, or make it again after a destroy."""
+        """Join the group the cluster has made, or make it again after a destroy."""
         own = self._form is None or store is not None or not _is_ours(init_method)
         if own and not dist.is_initialized():
             self._original_init(
@@ -140,7 +143,7 @@ class Groups:
         init_method: str | None,
         world_size: int,
         rank: int,
-        store: dist.Store | None,
+        store: Store | None,
     ) -> str:
         """Return in what the call does not agree with the cluster, "" if it does."""
         assert self._form is not None

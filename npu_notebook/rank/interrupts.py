@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from npu_notebook.rank import children as processes
 from npu_notebook.rank.children import ChildProcesses
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Interrupts:
         self._cell_id = ""
         self._armed = False
         self._delivered = False
+        self._cell_end = 0.0
         self._last_s: dict[int, float] = {}
         self._children: ChildProcesses | None = None
         self._shield = _Shield(self)
@@ -70,7 +72,7 @@ class Interrupts:
         # User code may have put its own handler in place in an earlier cell.
         if signal.getsignal(signal.SIGINT) is not self._handler:
             self.install()
-        children = ChildProcesses()
+        children = ChildProcesses(self._cell_end)
         with self._lock:
             self._waiting.discard(cell_id)
             if cell_id in self._cancelled:
@@ -108,6 +110,7 @@ class Interrupts:
         with self._lock:
             self._cell_id = ""
             self._children = None
+        self._cell_end = processes.now()
         return survivors
 
     def interrupt(self, level: int, cell_id: str | None) -> None:

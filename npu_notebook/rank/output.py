@@ -87,8 +87,9 @@ class Output:
         os.register_at_fork(after_in_child=self._become_child)
 
     def writer(self, stream: StreamName) -> Callable[[str], int]:
-        """Return the ``write`` of a stream: a closure, because it runs 80,000 times
-        for 20,000 lines.
+        """Return the ``write`` of a stream.
+
+        A closure, because it runs 80,000 times for 20,000 printed lines.
         """
         current = self._attribution.current
         append = self._pieces.append
@@ -116,7 +117,7 @@ class Output:
 
         return write
 
-    def _write_rarely(self, stream: StreamName, text: str) -> int:
+    def _write_rarely(self, stream: StreamName, text: object) -> int:
         if not isinstance(text, str):
             message = f"write() argument must be str, not {type(text).__name__}"
             raise TypeError(message)

@@ -6,12 +6,11 @@ import contextlib
 import fcntl
 import importlib
 import select
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from npu_notebook.rank.shell import RankShell
 
@@ -39,7 +38,7 @@ class OncePerHost:
             magic = shell.find_line_magic(name)
             if magic is not None:
                 wrapped = self._wrap(magic, running_cell)
-                shell.register_magic_function(wrapped, "line", name)
+                shell.magics_manager.register_function(wrapped, "line", name)
 
     def _wrap(
         self, magic: Callable[[str], Any], running_cell: Callable[[], str]

@@ -15,6 +15,8 @@ import resource
 import selectors
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from npu_notebook.rank import children
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -99,11 +101,7 @@ class CellPipes:
         if reaped != self._reaped:  # one has ended and may have left another behind
             self._reaped = reaped
             return True
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        return True
+        return children.exist()
 
     def drain(self) -> None:
         """Take what the running cell's pipes hold now."""

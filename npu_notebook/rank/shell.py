@@ -10,7 +10,6 @@ import asyncio
 import os
 import types
 import warnings
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,8 @@ from npu_notebook.rank.commands import run_command
 from npu_notebook.rank.displayhooks import CellDisplayHook, CellDisplayPublisher
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from npu_notebook.messages import ErrorInfo
     from npu_notebook.rank.display import DisplaySender
     from npu_notebook.rank.interrupts import Interrupts
@@ -40,14 +41,14 @@ class CellResult:
     error: ErrorInfo | None = None
 
 
-class _Exit(ExitAutocall):  # type: ignore[misc]  # IPython's class is untyped
+class _Exit(ExitAutocall):
     """``exit()`` and ``quit()``: end the cell, as ``sys.exit()`` does, not the rank."""
 
     def __call__(self, code: object = None) -> None:
         raise SystemExit(code)
 
 
-class _NoProfile(ProfileDir):  # type: ignore[misc]  # as above
+class _NoProfile(ProfileDir):
     """A profile folder that is not created: ranks of many hosts may share a home."""
 
     @observe("location")
@@ -55,12 +56,14 @@ class _NoProfile(ProfileDir):  # type: ignore[misc]  # as above
         """Create nothing."""
 
 
-class RankShell(InteractiveShell):  # type: ignore[misc]  # IPython's class is untyped
+class RankShell(InteractiveShell):
     """The shell of one rank; its errors go to `run`, its output to a `DisplaySender`."""
 
     displayhook_class = Type(CellDisplayHook)
     display_pub_class = Type(CellDisplayPublisher)
 
+    display_pub: CellDisplayPublisher
+    displayhook: CellDisplayHook
     interrupts: Interrupts
     _shown_error: BaseException | None = None
 
@@ -148,7 +151,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc]  # IPython's class is u
 
     def showtraceback(
         self, exc_tuple: Any = None, *_args: Any, **_options: Any
-    ) -> None:  # noqa: ANN401  IPython's
+    ) -> None:
         """Note an error that a magic such as ``%run`` shows: the cell has failed."""
         error = self._get_exc_info(exc_tuple)[1]
         if self._shown_error is None:

@@ -26,7 +26,7 @@ def install() -> None:
     """Teach the pickler of ``multiprocessing`` to send what was typed in a cell."""
     # The C pickler looks for this method on its class.
     # Source: https://docs.python.org/3/library/pickle.html, reducer_override.
-    ForkingPickler.reducer_override = _reduce  # type: ignore[attr-defined]  # a hook, see above
+    ForkingPickler.reducer_override = _reduce  # type: ignore[method-assign, assignment]  # see above
 
 
 def _reduce(_pickler: ForkingPickler, value: Any) -> Any:  # noqa: ANN401  pickle's own protocol

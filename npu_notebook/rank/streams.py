@@ -8,7 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable
+    from collections.abc import Iterable
+
+    from typing_extensions import Buffer
 
     from npu_notebook.rank.output import Output, StreamName
 
@@ -30,8 +32,8 @@ class TextStream(io.TextIOBase):
         self.name = f"<{name}>"
         self.mode = "w"
 
-    encoding = "utf-8"  # type: ignore[assignment]  # read-only in the base class
-    errors = "backslashreplace"  # type: ignore[assignment]  # as above
+    encoding = "utf-8"
+    errors = "backslashreplace"
     newlines = None
     line_buffering = True
     write_through = False
@@ -41,7 +43,7 @@ class TextStream(io.TextIOBase):
         """The same stream for bytes."""
         return self._buffer
 
-    def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # typeshed says Any
+    def writelines(self, lines: Iterable[str]) -> None:
         """Write each of ``lines``."""
         for line in lines:
             self.write(line)
@@ -74,7 +76,7 @@ class TextStream(io.TextIOBase):
         """Do nothing."""
 
     @property
-    def closed(self) -> bool:  # type: ignore[override]  # a read-only attribute there
+    def closed(self) -> bool:
         """False."""
         return False
 
@@ -88,7 +90,7 @@ class _ByteStream(io.BufferedIOBase):
     def __init__(self, text_stream: TextStream) -> None:
         self._text_stream = text_stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self.raw = self  # type: ignore[assignment]  # code that looks for it only writes
+        self.raw = self
 
     def write(self, data: Buffer) -> int:
         """Take bytes; a character may come in two calls."""
@@ -115,6 +117,6 @@ class _ByteStream(io.BufferedIOBase):
 def take_over(output: Output) -> None:
     """Replace ``sys.stdout`` and ``sys.stderr``, also for those who look at the originals."""
     for name in ("stdout", "stderr"):
-        stream = TextStream(name, output)  # type: ignore[arg-type]  # a literal in a loop
+        stream = TextStream(name, output)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)

@@ -61,8 +61,7 @@ def release(shell: InteractiveShell, error: BaseException) -> None:
         if hasattr(sys, name):
             delattr(sys, name)
     for formatter in (shell.InteractiveTB, shell.SyntaxTB):
-        formatter.tb = None
-        for name in ("etype", "evalue"):
+        for name in ("etype", "evalue", "tb", "last_syntax_error"):
             if hasattr(formatter, name):
                 setattr(formatter, name, None)
     shell.last_execution_result = None
@@ -152,9 +151,9 @@ def _render(shell: InteractiveShell, error: BaseException) -> str:
     kind, trace = type(error), error.__traceback__
     try:
         if hasattr(error, "_render_traceback_"):
-            lines: Any = error._render_traceback_()  # noqa: SLF001  IPython's protocol
+            lines: Any = error._render_traceback_()
         elif isinstance(error, SyntaxError):
-            elements = traceback.extract_tb(trace)
+            elements: Any = traceback.extract_tb(trace)  # IPython's annotation is wrong
             lines = shell.SyntaxTB.structured_traceback(kind, error, elements)
         else:
             lines = shell.InteractiveTB.structured_traceback(

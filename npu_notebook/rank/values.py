@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from npu_notebook.errors import DataError
 from npu_notebook.messages import BulkLayout, PulledValues
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from npu_notebook.messages import CommitValues, SendValues, StageValues
 
 _RESULT_PREFIX = "_npu_value_"

@@ -197,12 +197,11 @@ class Worker:
 
     def _receive(self, command: messages.RankCommand, payload: list[Any]) -> None:
         """Take a command in the link's thread."""
-        match command:
-            case messages.InterruptRank(level=level, cell_id=cell_id):
-                self._interrupts.interrupt(level, cell_id)
-                return
-            case messages.RunCell(cell_id=cell_id):
-                self._interrupts.expect(cell_id)
+        if isinstance(command, messages.InterruptRank):
+            self._interrupts.interrupt(command.level, command.cell_id)
+            return
+        if isinstance(command, messages.RunCell):
+            self._interrupts.expect(command.cell_id)
         self._inbox.put((command, payload))
 
     def _run_cell(self, command: messages.RunCell) -> None:
@@ -210,8 +209,8 @@ class Worker:
         start_ns = time.monotonic_ns()
         try:
             result = self._execute(command)
-        except KeyboardInterrupt as error:  # it came in our own lines around the cell
-            result = self._result_of(error)
+        except KeyboardInterrupt as interrupt:  # in our own lines around the cell
+            result = self._result_of(interrupt)
         error = self._after_interrupt(result.error)
         self._cell_id = ""
         self._output.end_cell()
@@ -264,7 +263,7 @@ class Worker:
                 message = "ranks without torch have no process group"
                 raise RuntimeError(message)  # noqa: TRY301  answered like any failure
             self._groups.form(command)
-        except Exception as problem:  # noqa: BLE001  torch raises many kinds
+        except Exception as problem:
             log.exception("the process group of epoch %d is not formed", command.epoch)
             error = self._shell.settle(problem)
         self._doing = ""

@@ -12,6 +12,13 @@ import pytest
 from npu_notebook import CellError, ConfigError
 from npu_notebook.messages import ClusterState, StreamText
 
+SUM_OF_ONES = """
+import torch, torch.distributed as dist
+ones = torch.ones(1)
+dist.all_reduce(ones)
+ones.item()
+"""
+
 
 def said(cluster, code, **words) -> list[str]:
     """Return the lines that a plain program would print for a cell."""
@@ -66,7 +73,7 @@ def test_a_failing_rank_raises_one_error_and_leaves_the_others_alone(shared_clus
 
 def test_a_cell_that_exceeds_its_time_is_interrupted(shared_cluster):
     began_s = time.monotonic()
-    with pytest.raises(CellError, match="KeyboardInterrupt|1 s"):
+    with pytest.raises(CellError, match="1 s"):
         shared_cluster.run("import time\nwhile True: time.sleep(0.1)", timeout_s=1)
     assert time.monotonic() - began_s < 10
     assert said(shared_cluster, "print('again')") == ["[0-3] again"]
@@ -132,8 +139,7 @@ def test_restarting_all_ranks_gives_new_processes_that_reduce_again(cluster):
     cluster.restart()
     after = cluster.run("import os\nos.getpid()", want_value=True).values
     assert not set(before) & set(after)
-    code = "import torch, torch.distributed as d\nt=torch.ones(1); d.all_reduce(t)\nt.item()"
-    assert cluster.run(code, want_value=True).values == [4.0] * 4
+    assert cluster.run(SUM_OF_ONES, want_value=True).values == [4.0] * 4
     assert cluster.run("'x' in globals()", want_value=True).values == [False] * 4
 
 
@@ -142,8 +148,7 @@ def test_one_rank_can_be_replaced_while_the_others_keep_their_variables(cluster)
     cluster.restart(2)
     kept = cluster.run("globals().get('x')", want_value=True).values
     assert kept == [0, 1, None, 3]
-    code = "import torch, torch.distributed as d\nt=torch.ones(1); d.all_reduce(t)\nt.item()"
-    assert cluster.run(code, want_value=True).values == [4.0] * 4
+    assert cluster.run(SUM_OF_ONES, want_value=True).values == [4.0] * 4
 
 
 def test_a_rank_that_dies_ends_the_cell_and_is_named(cluster):

@@ -17,6 +17,8 @@ import torch.distributed as dist
 # Shorter than the test's own limit: a rank that waits for one that failed gives up.
 COLLECTIVE_TIMEOUT = timedelta(seconds=20)
 
+_groups = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -30,21 +32,27 @@ class Rank:
         return torch.device("npu", self.rank)
 
 
-def start_group(backend: str | None = "hccl", **options: object) -> None:
-    """Make the default group, as a training script does.
-
-    All ranks share one store for the whole run; a new attempt keeps the addresses of
-    an earlier group apart, as torchrun does.
-    """
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, **options)
-
-
 def restart_group(backend: str | None = "hccl", **options: object) -> None:
+    """End the default group and make another one.
+
+    All ranks share one store for the whole run. A prefix of its own keeps a group from
+    the addresses that the group before it left there.
+    """
+    global _groups
     dist.barrier()
     dist.destroy_process_group()
-    start_group(backend, **options)
+    _groups += 1
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
+    )
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(f"group {_groups}", store),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=COLLECTIVE_TIMEOUT,
+        **options,
+    )
 
 
 def main(world_size: int, address: str) -> None:
@@ -87,7 +95,8 @@ def bind(rank: Rank) -> None:
 
     torch.set_num_threads(1)
     assert SimulatedProvider().bind(rank.rank) == f"npu:{rank.rank}"
-    start_group()
+    # Rank, world size and address come from the environment, as torchrun sets it.
+    dist.init_process_group("hccl", timeout=COLLECTIVE_TIMEOUT)
 
 
 def answer_checks(rank: Rank, connection: Connection) -> None:

@@ -41,7 +41,11 @@ class RankFailure(AssertionError):
 
 
 class Ranks:
-    """N rank processes with simulated NPUs. A failed check replaces them all."""
+    """N rank processes with simulated NPUs, started once for many checks.
+
+    A failed check ends them all: its ranks may wait in a collective. From then on each
+    check starts its own, because a test may leave no process behind.
+    """
 
     def __init__(self, world_size: int, devices: int = 8, memory: str = "256MiB"):
         self.world_size = world_size
@@ -110,12 +114,15 @@ class Ranks:
         RankFailure
             If it fails on a rank, or a rank ends or does not answer.
         """
-        if self._process is None:
+        alone = self._process is None
+        if alone:
             self.start()
         for connection in self._connections:
             connection.send((module, name))
         said = self._answers()
         if all(text == "" for text in said.values()) and len(said) == self.world_size:
+            if alone:
+                self.stop()
             return
         silent = set(range(self.world_size)) - set(said)
         report = [f"rank {rank}: no answer, it hangs" for rank in sorted(silent)]

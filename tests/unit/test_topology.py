@@ -87,7 +87,7 @@ def spec(**words: object) -> ClusterSpec:
 def test_without_an_npu_four_simulated_ones_start_and_it_is_said():
     decided = plan(spec(), [host(ascend=0, simulated=64)])
     assert (decided.provider, decided.world_size) == ("simulated", 4)
-    assert decided.notice == "No Ascend NPU found (none): starting 4 simulated NPUs."
+    assert decided.notice == "none: starting 4 simulated NPUs."
 
 
 def test_every_npu_of_the_host_is_taken_without_a_word():
