@@ -193,7 +193,8 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
     words: list[str] = []
     for how, ranks in ends.items():
         place = "; ".join(places[rank] for rank in ranks if places[rank])
-        words.append(f"{name_ranks(ranks)}{f' ({place})' if place else ''} {how}")
+        where = f" ({place})" if place else " is" if len(ranks) == 1 else " are"
+        words.append(f"{name_ranks(ranks)}{where} {how}")
     ranks = [outcome.rank for outcome in lost]
     logs = _join_paths([log_paths[rank] for rank in ranks if log_paths.get(rank)])
     return [

@@ -30,6 +30,7 @@ from npu_notebook.messages import (
     AgentAlive,
     AgentCommand,
     AgentJoined,
+    AgentNotice,
     AgentReport,
     BulkChunk,
     BulkCredit,
@@ -112,6 +113,10 @@ class Agent:
                 self._services.warm(self._options.warm, found[name].count)
         fact = inventory.describe_host(self._options.host, tuple(found.values()))
         self._send(AgentJoined(protocol_version=PROTOCOL_VERSION, fact=fact))
+        if self._regions.problem:
+            text = f"on {self._options.host}, {self._regions.problem}"
+            notice = AgentNotice(host=self._options.host, text=text, level="warning")
+            self._send(notice)
 
     def _watch_controller(self) -> None:
         pid = self._options.controller_pid
@@ -144,7 +149,8 @@ class Agent:
             except ProtocolError:
                 log.exception("a command cannot be read")
                 continue
-            self._perform(command, payload)
+            if not self._ending:  # then it is too late for anything
+                self._perform(command, payload)
 
     def _perform(self, command: AgentCommand, payload: list[Any]) -> None:
         match command:
@@ -211,7 +217,7 @@ class Agent:
             return
         log.info("ending everything on this host: %s", reason)
         self._ending = True
-        self._services.stop_preparing()
+        self._services.stop_starting()
         self._ranks.end(None, grace_s, time.monotonic())
 
     def _end_own(self, now_s: float) -> None:

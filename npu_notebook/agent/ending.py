@@ -8,7 +8,6 @@ behind belongs to the agent since (`linux.adopt_orphans`), so nothing escapes.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -23,8 +22,6 @@ from npu_notebook.telemetry.host import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-log = logging.getLogger(__name__)
 
 RANK_MARK = "NPU_NOTEBOOK_RANK_MARK"
 """Variable in a rank's environment by which what it started is recognised."""
@@ -159,7 +156,5 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
     for process in processes:
         try:
             process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue
-        except psutil.AccessDenied:
-            log.warning("may not signal %s", describe_process(process.pid))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # gone, or it became another user's: named if it survives

@@ -33,7 +33,8 @@ class TemplateKeeper:
     @property
     def pid(self) -> int | None:
         """The template's process, None if there is none."""
-        return None if self._template is None else self._template.pid
+        template = self._template
+        return template.pid if template is not None and template.alive else None
 
     @property
     def warm(self) -> TemplateProcess | None:
@@ -87,9 +88,13 @@ class TemplateKeeper:
         return True
 
     def end(self) -> None:
-        """End the template and forget who waits for it."""
-        self._waiting.clear()
+        """End the template."""
+        self.forget_waiting()
         self._drop()
+
+    def forget_waiting(self) -> None:
+        """Never call those who wait for a template."""
+        self._waiting.clear()
 
     def _drop(self) -> None:
         if self._template is not None:

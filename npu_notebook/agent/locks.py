@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import getpass
 import os
+import pwd
 import stat
 import tempfile
 from pathlib import Path
@@ -128,7 +128,8 @@ def _read_holder(fd: int) -> str:
 
 
 def _user() -> str:
+    # Not getpass, which believes the environment.
     try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a uid without an account, as in containers
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a uid without an account, as in containers
         return str(os.getuid())

@@ -62,7 +62,7 @@ class Preparation:
         self.outcome: Outcome | None = None
         self._text = b""
         self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
-            [sys.executable, "-m", __name__, provider, str(os.getpid())],
+            [sys.executable, "-P", "-m", __name__, provider, str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env=dict(env),
@@ -104,6 +104,7 @@ class Preparation:
         """Kill it; what it started is ended as a descendant of the agent."""
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
+            self._process.returncode = -signal.SIGKILL  # the loop reaps, not Popen
 
 
 def main() -> int:

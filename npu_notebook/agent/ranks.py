@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
+from npu_notebook.agent.birth import RankBirth, make_birth
 from npu_notebook.agent.ending import RANK_MARK, Ending
 from npu_notebook.agent.logs import open_log, read_tail
-from npu_notebook.agent.spawn import base_environment, spawn
-from npu_notebook.agent.template import Birth
+from npu_notebook.agent.spawn import spawn
 from npu_notebook.messages import (
     AgentNotice,
     AgentReport,
@@ -26,24 +23,14 @@ if TYPE_CHECKING:
     import subprocess
 
     from npu_notebook.agent.locks import DeviceLocks
+    from npu_notebook.agent.template import Birth
     from npu_notebook.agent.template_process import TemplateProcess
     from npu_notebook.devices.provider import DeviceProvider
 
 Report: TypeAlias = Callable[[AgentReport], None]
-_PROGRAM = "npu_notebook.rank.worker:run_rank"
 # Grace for what a rank left behind when it ended by itself.
 _LEFTOVER_GRACE_S = 1.0
 _COULD_NOT_START = 1
-
-
-class RankBirth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank's process is told first, as JSON."""
-
-    endpoint: str
-    provider: str
-    host: str
-    spec: RankSpec
-    forked: bool
 
 
 @dataclass(slots=True)
@@ -102,40 +89,26 @@ class Ranks:
 
         Each is reported as spawned, or as exited with the reason.
         """
-        base = base_environment()
         births: list[tuple[RankProcess, Birth]] = []
         for spec in specs:
-            mark = f"{os.getpid()}.{spec.rank}.{spec.incarnation}"
-            env = {**base, **spec.env}
-            env |= provider.environment(spec.local_rank) if provider else {}
-            env[RANK_MARK] = mark
-            birth = RankBirth(
-                endpoint=endpoint,
-                provider=provider.facts.name if provider else "none",
-                host=self._host,
-                spec=spec,
-                forked=template is not None,
+            birth = make_birth(
+                RankBirth(
+                    endpoint=endpoint,
+                    provider=provider.facts.name if provider else "none",
+                    host=self._host,
+                    spec=spec,
+                    forked=template is not None,
+                ),
+                provider,
             )
             try:
                 self._take_device(spec, provider)
                 with open_log(spec.log_path) as file:
-                    process = RankProcess(spec, mark, file.tell())
+                    log_start = file.tell()
             except OSError as error:
                 self._could_not_start(spec, str(error))
                 continue
-            births.append(
-                (
-                    process,
-                    Birth(
-                        name=f"npu rank {spec.rank}",
-                        program=_PROGRAM,
-                        argument=msgspec.json.encode(birth),
-                        env=env,
-                        cwd=spec.cwd,
-                        log_path=spec.log_path,
-                    ),
-                )
-            )
+            births.append((RankProcess(spec, birth.env[RANK_MARK], log_start), birth))
         if template is not None:
             self._fork(births, template)
         else:

@@ -50,6 +50,11 @@ class Regions:
         Name of this host in the cluster.
     send : callable
         Sends a report with its payload to the controller.
+
+    Attributes
+    ----------
+    problem : str
+        Why there can be no regions here; "" normally.
     """
 
     def __init__(self, cluster: str, host: str, send: Send) -> None:
@@ -59,8 +64,16 @@ class Regions:
         self._folder = bulk.shared_memory_dir()
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[str, _Outgoing] = {}
-        remove_stale_regions(self._folder)
-        self._marker = _Marker(self._folder, cluster)
+        self.problem = ""
+        self._marker: _Marker | None = None
+        try:
+            remove_stale_regions(self._folder)
+            self._marker = _Marker(self._folder, cluster)
+        except OSError as error:
+            self.problem = (
+                f"{self._folder} cannot be used ({error.strerror}): "
+                "large values can be neither pushed nor pulled"
+            )
 
     def receive(self, chunk: BulkChunk, payload: list[Any]) -> None:
         """Store a chunk; acknowledge it, and the region when it is complete."""
@@ -142,8 +155,9 @@ class Regions:
                 os.close(incoming.fd)
         for outgoing in self._outgoing.values():
             os.close(outgoing.fd)
-        self._marker.remove()
-        remove_stale_regions(self._folder)
+        if self._marker is not None:
+            self._marker.remove()
+            remove_stale_regions(self._folder)
 
     def _answer(self, transfer_id: str, path: Path, problem: str = "") -> None:
         self._send(

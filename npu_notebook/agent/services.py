@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from npu_notebook.agent import inventory
+from npu_notebook.agent.birth import base_environment
 from npu_notebook.agent.keeper import TemplateKeeper, UseTemplate
 from npu_notebook.agent.prepare import Preparation
-from npu_notebook.agent.spawn import base_environment
-from npu_notebook.agent.store_process import StoreProcess
+from npu_notebook.agent.store_keeper import StoreKeeper
 from npu_notebook.errors import ConfigError
 from npu_notebook.messages import (
     AgentNotice,
@@ -17,7 +17,6 @@ from npu_notebook.messages import (
     PrepareHost,
     StartRanks,
     StartStore,
-    StoreStarted,
 )
 
 if TYPE_CHECKING:
@@ -59,13 +58,17 @@ class Services:
         self._preparation: Preparation | None = None
         self._unready: set[str] = set()  # parts of a preparation
         self._env: dict[str, str] = {}  # the cluster's own variables
-        self._store: StoreProcess | None = None
+        self._store = StoreKeeper(host, loop, report)
 
     @property
     def pids(self) -> list[int]:
         """The processes that run."""
-        pids = [one.pid for one in (self._preparation, self._store) if one is not None]
-        return pids if self._keeper.pid is None else [*pids, self._keeper.pid]
+        pids = [
+            self._keeper.pid,
+            self._preparation.pid if self._preparation else None,
+            self._store.pid,
+        ]
+        return [pid for pid in pids if pid is not None]
 
     def warm(self, provider: str, ascend_count: int) -> None:
         """Start importing what the ranks will most probably need.
@@ -180,47 +183,25 @@ class Services:
 
     def start_store(self, command: StartStore) -> None:
         """Start the TCPStore, in place of an earlier one; see `StoreStarted`."""
-        self._end_store()
         template = self._keeper.warm
-        if template is not None and not template.with_torch:
-            template = None
-        try:
-            self._store = StoreProcess(command.address, command.port, template)
-        except OSError as error:
-            self._tell_store(command.port, str(error))
-            return
-        self._loop.watch(self._store, self._on_store)
-
-    def _on_store(self) -> None:
-        assert self._store is not None
-        self._loop.forget(self._store)
-        self._tell_store(self._store.port, self._store.read_ready())
-
-    def _tell_store(self, port: int, problem: str) -> None:
-        self._report(StoreStarted(host=self._host, port=port, problem=problem))
-
-    def _end_store(self) -> None:
-        if self._store is not None:
-            self._loop.forget(self._store)
-            self._store.end()
-            self._store = None
+        usable = template is not None and template.with_torch
+        self._store.start(command, template if usable else None)
 
     def reaped(self, pid: int, returncode: int) -> None:
         """Take note of the exit of a process that is no rank."""
-        if self._keeper.reaped(pid, returncode):
-            return
         if self._preparation is not None and self._preparation.pid == pid:
             self._preparation.reaped(returncode)
-        if self._store is not None and self._store.pid == pid:
-            self._store.reaped(returncode)
-            text = (
-                f"the TCPStore process {pid} on {self._host} ended with status "
-                f"{returncode}; run `%npu_cluster restart` before the next collective"
-            )
-            self._report(AgentNotice(host=self._host, text=text, level="error"))
+        self._keeper.reaped(pid, returncode)
+        self._store.reaped(pid, returncode)
+
+    def stop_starting(self) -> None:
+        """Start nothing any more; what runs goes on."""
+        self.stop_preparing()
+        self._keeper.forget_waiting()
+        self._store.forget_waiting()
 
     def end(self) -> None:
-        """End every process of these and forget what waits for them."""
-        self.stop_preparing()
+        """End every process of these."""
+        self.stop_starting()
         self._keeper.end()
-        self._end_store()
+        self._store.end()

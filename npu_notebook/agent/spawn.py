@@ -1,4 +1,4 @@
-"""What a rank process inherits, and starting one by exec where it cannot be forked.
+"""Start a process by exec, where it cannot be forked from the template.
 
 Run as a module it is the first thing a spawned process does: tie its life to the
 agent's, then become the command given.
@@ -14,22 +14,9 @@ from typing import TYPE_CHECKING
 
 from npu_notebook.agent import linux
 from npu_notebook.agent.logs import open_log
-from npu_notebook.topology import PLACEMENT_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-
-def base_environment() -> dict[str, str]:
-    """Return this agent's environment without what other launchers left in it.
-
-    A left-over ``RANK`` or ``MASTER_PORT`` of another job would send a training script
-    to the wrong place.
-    """
-    dropped = set(PLACEMENT_VARIABLES)
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    kept.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for several ranks
-    return kept
 
 
 def spawn(
@@ -64,7 +51,7 @@ def spawn(
     OSError
         If the process cannot be started.
     """
-    birth = [sys.executable, "-m", __name__, str(os.getpid()), cwd, *command]
+    birth = [sys.executable, "-P", "-m", __name__, str(os.getpid()), cwd, *command]
     source = os.memfd_create("npu-notebook-birth", os.MFD_CLOEXEC)
     try:
         os.write(source, stdin)

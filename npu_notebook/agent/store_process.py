@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npu_notebook.agent import store
-from npu_notebook.agent.spawn import base_environment, spawn
+from npu_notebook.agent.birth import base_environment
+from npu_notebook.agent.spawn import spawn
 from npu_notebook.agent.template import Birth
 from npu_notebook.agent.template_process import TemplateProcess, template_environment
 
@@ -90,7 +91,7 @@ class StoreProcess:
             ready_fd=ready_fd,
         )
         self._popen = spawn(
-            [sys.executable, "-m", store.__name__],
+            [sys.executable, "-P", "-m", store.__name__],
             template_environment(base_environment()),
             "",
             stdin=msgspec.json.encode(argument),
@@ -118,3 +119,5 @@ class StoreProcess:
         os.close(self._ready_fd)
         if self.alive:  # not reaped, so the pid is still its own
             os.kill(self.pid, signal.SIGKILL)
+        if self._popen is not None and self._popen.returncode is None:
+            self._popen.returncode = -signal.SIGKILL  # the loop reaps, not Popen

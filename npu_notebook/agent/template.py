@@ -266,7 +266,7 @@ def _take_place(birth: Birth) -> None:
     os.environ.clear()
     os.environ.update(birth.env)
     os.chdir(birth.cwd)
-    sys.path[0] = birth.cwd  # as `python -m` run in that folder has it
+    sys.path.insert(0, birth.cwd)  # as `python -m` run in that folder has it
     sys.argv = [birth.name]
     gc.enable()
     numpy_random = sys.modules.get("numpy.random")

@@ -73,7 +73,7 @@ class TemplateProcess:
         self.elapsed_s = 0.0
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(_FORK_TIMEOUT_S)
-        command = [sys.executable, "-m", "npu_notebook.agent.template"]
+        command = [sys.executable, "-P", "-m", "npu_notebook.agent.template"]
         command += ["--channel-fd", str(theirs.fileno()), "--agent-pid"]
         command += [str(os.getpid())] + ([] if with_torch else ["--without-torch"])
         with theirs:
@@ -147,6 +147,7 @@ class TemplateProcess:
         self._channel.close()
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
+            self._process.returncode = -signal.SIGKILL  # the loop reaps, not Popen
 
 
 def template_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ class Cell:
         self, cells: Cells, notebook: Peer, submit: messages.SubmitCell
     ) -> None:
         self.key = submit.cell_id
-        self.ranks = submit.ranks
+        self.ranks = tuple(sorted(submit.ranks))
         self.notebook = notebook
         self.submit = submit
         self.outcomes: dict[int, RankOutcome] = {}

@@ -49,9 +49,19 @@ class Groups:
         """When `on_time` has something to do."""
         return self._due_s
 
+    @property
+    def formed(self) -> bool:
+        """True if the ranks have the groups they should have."""
+        return not (self._board.has_groups and self._stale)
+
+    @property
+    def forming(self) -> bool:
+        """True while it is not known whether the groups will have formed."""
+        return bool(self._pending or self._errors)
+
     def blocks(self) -> bool:
         """Return whether jobs must wait because groups are to be formed first."""
-        if self._pending:
+        if self.forming:
             return True
         if not self._stale or self._tried or not self._board.has_groups:
             return False
@@ -70,7 +80,7 @@ class Groups:
     def advance(self) -> None:
         """Form the groups if they are stale and every rank is ready for it."""
         board = self._board
-        if board.stopping or self._pending or not board.ranks:
+        if board.stopping or self.forming or not board.ranks:
             return
         if not board.has_groups:
             for record in board.ranks:
@@ -78,8 +88,7 @@ class Groups:
                     record.move(RankState.IDLE)
                     board.changed()
             return
-        ready = (RankState.JOINED, RankState.IDLE)
-        if any(record.state not in ready for record in board.ranks):
+        if not all(_is_ready(record) for record in board.ranks):
             return
         if self._stale and not self._tried and self.store and not self._jobs.active:
             self._form(*self.store)
@@ -155,6 +164,11 @@ class Groups:
             f"no answer within {self.timeout_s:g} s while the process group was formed"
         )
         return words.name_ranks(late), ErrorInfo(kind="TimeoutError", message=message)
+
+
+def _is_ready(record: RankRecord) -> bool:
+    free = record.state in (RankState.JOINED, RankState.IDLE)
+    return free and not record.leaving
 
 
 def _is_loss(error: ErrorInfo) -> bool:

@@ -78,7 +78,7 @@ class Jobs:
         taken = {rank for job in self._active.values() for rank in job.ranks}
         left: list[Job] = []
         for job in self._waiting:
-            if taken.isdisjoint(job.ranks) and self._all_idle(job.ranks):
+            if taken.isdisjoint(job.ranks) and self._all_free(job.ranks):
                 self._active[job.key] = job
                 job.begin()
             else:
@@ -86,8 +86,9 @@ class Jobs:
             taken.update(job.ranks)
         self._waiting = left
 
-    def _all_idle(self, ranks: Iterable[int]) -> bool:
-        return all(self._board.ranks[rank].state is RankState.IDLE for rank in ranks)
+    def _all_free(self, ranks: Iterable[int]) -> bool:
+        records = self._board.records(ranks)
+        return all(r.state is RankState.IDLE and not r.leaving for r in records)
 
     def lose(self, rank: int, error: ErrorInfo) -> None:
         """Tell the jobs of a rank that its process is gone."""

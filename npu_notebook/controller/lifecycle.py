@@ -94,6 +94,7 @@ class Lifecycle:
         self._jobs.on_added = self._groups.try_again
         self._cells.on_group_lost = self._groups.invalidate
         self._groups.on_failed = self._departures.group_failed
+        self._restarts.forming = lambda: self._groups.forming
         self._startup.on_failed = self._fail_start
         self._joining.on_refused = self._departures.refuse
         self._startup.tell = self._notebooks.tell
@@ -221,7 +222,7 @@ class Lifecycle:
 
     def _note_start(self) -> None:
         board = self.board
-        if board.started or not board.ranks:
+        if board.started or not board.ranks or not self._groups.formed:
             return
         if all(record.state is RankState.IDLE for record in board.ranks):
             board.started = True

@@ -24,7 +24,7 @@ class Liveness:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._looked_s = 0.0
+        self._looked_s: float | None = None
         self._beat_s = float("-inf")
         self._told_hosts: set[str] = set()
         self.reactions: dict[type[messages.Message], Reaction] = {
@@ -69,7 +69,7 @@ class Liveness:
     def on_time(self) -> None:
         """Show who is silent; let agents hear from us."""
         board = self._board
-        slept_s = board.now_s - self._looked_s
+        slept_s = 0.0 if self._looked_s is None else board.now_s - self._looked_s
         self._looked_s = board.now_s
         if slept_s > _OWN_SLEEP_S:
             self._forgive(slept_s)

@@ -72,11 +72,12 @@ class Notebooks:
         if refused:
             del board.notebooks[peer.name]
             return
+        missed = not (board.started and self._ever_joined)
         self._alone_since_s = None
         self._ever_joined = True
         self._level = 0
         board.act(WatchNotebook(peer, message))
-        if not board.started:
+        if missed:
             for notice in self._progress:
                 board.answer(peer, notice)
         board.answer(peer, messages.StateChanged(fact=fact))

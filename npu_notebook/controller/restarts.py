@@ -11,6 +11,8 @@ from npu_notebook.controller.records import WORKING, Leaving
 from npu_notebook.messages import RankState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npu_notebook.controller.board import Board, Reaction
     from npu_notebook.controller.jobs import Jobs
     from npu_notebook.controller.records import RankRecord
@@ -36,6 +38,7 @@ class Restarts:
         self._jobs = jobs
         self._startup = startup
         self._restarts: dict[str, _Restart] = {}
+        self.forming: Callable[[], bool] = lambda: False
         self.reactions: dict[type[messages.Message], Reaction] = {
             messages.RestartRanks: self._on_restart,
         }
@@ -76,6 +79,8 @@ class Restarts:
     def settle(self) -> None:
         """Answer the restarts whose ranks are all there again."""
         ready = (RankState.IDLE, *WORKING)
+        if not self._restarts or self.forming():
+            return
         for restart in list(self._restarts.values()):
             records = self._board.records(restart.ranks)
             if any(record.leaving for record in records):

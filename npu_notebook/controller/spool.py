@@ -187,11 +187,10 @@ class Spool:
     def _show(
         self, stream: _Stream, message: StreamText, data: bytes
     ) -> StreamText | None:
-        if stream.capped:
+        if stream.capped or stream.shown.sent_nbytes >= self._redrawn_nbytes:
             return None
         room = max(0, self._cap_nbytes - stream.shown.nbytes)
-        redrawn = b"\r" in data and stream.shown.sent_nbytes < self._redrawn_nbytes
-        if len(data) <= room or (redrawn and room):
+        if len(data) <= room or (room and b"\r" in data):
             stream.shown.add(data)
             return message
         head = data[: data.rfind(b"\n", 0, room) + 1]

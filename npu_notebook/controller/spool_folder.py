@@ -101,7 +101,7 @@ class SpoolFolder:
             if path not in self._busy:
                 self.remove(path, size)
         if self._used_nbytes + nbytes > self._budget_nbytes:
-            reason = f"more than {self._budget_nbytes / 1e6:.0f} MB of output"
+            reason = f"more than {self._budget_nbytes:,} bytes of output"
             raise OSError(errno.EDQUOT, reason)
 
     def _note_trouble(self, error: OSError) -> None:

@@ -150,7 +150,7 @@ class ClusterMagics(Magics):
             if line.strip():
                 problem = f"%%local takes no options, but got '{line.strip()}'"
                 raise ConfigError(problem, "Leave its line otherwise empty.")
-        self._state.shell.run_cell(cell)  # type: ignore[no-untyped-call]
+        self._state.shell.run_cell(cell)
 
     @no_var_expand
     @line_magic

@@ -42,6 +42,7 @@ class StartView:
         self._fact: ClusterFact | None = None
         self._drawn_s: float | None = None
         self._is_shown = False
+        self._text = ""
 
     def show(self, update: Update | None) -> None:
         """Take one update of the start, or the passing of time."""
@@ -86,7 +87,7 @@ class StartView:
         elapsed_s = time.monotonic() - self._began_s
         fact = self._fact
         if fact is None or not fact.ranks:
-            return f"{self._what} the cluster, {elapsed_s:.0f} s"
+            return f"{self._what} the cluster, {int(elapsed_s)} s"
         up = [rank.rank for rank in fact.ranks if rank.state in _UP]
         words = f"{len(up)} of {len(fact.ranks)} ranks up"
         missing = [rank.rank for rank in fact.ranks if rank.state not in _UP]
@@ -94,7 +95,7 @@ class StartView:
             words += f", waiting for {format_ranks(missing)}"
         elif not missing:
             words += ", forming their group"
-        return f"{self._what} {describe(fact)}: {words}, {elapsed_s:.0f} s"
+        return f"{self._what} {describe(fact)}: {words}, {int(elapsed_s)} s"
 
     def _print(self, text: str) -> None:
         erase = _ERASE if sys.stdout.isatty() else ""
@@ -103,6 +104,9 @@ class StartView:
     def _draw(self, line: str) -> None:
         if self._sink.can_update:
             text = "\n".join([*self._notices, line])
+            if text == self._text:
+                return
+            self._text = text
             self._show({"text/plain": text, "text/html": as_pre(text)})
         elif sys.stdout.isatty():
             self._sink.stream("stdout", f"{_ERASE}{line}")

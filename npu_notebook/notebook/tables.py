@@ -76,6 +76,8 @@ class Table:
 
 def as_text(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table of aligned columns under its title."""
+    if not rows:
+        return title
     widths = [
         max(len(line[column]) for line in (heads, *rows))
         for column in range(len(heads))

@@ -83,7 +83,7 @@ class ChildProcesses:
             thread.start()
 
     def survivors(self) -> list[str]:
-        """Wait until the stopped ones are gone, three seconds at most; name the rest."""
+        """Wait for the stopped ones, three seconds at most, and name the rest."""
         with self._lock:
             escort = self._escort
         if escort is not None:

@@ -29,6 +29,7 @@ StreamName: TypeAlias = Literal["stdout", "stderr"]
 
 _JOIN_S = 0.02
 _JOIN_NCHARS = 65_536
+_MESSAGE_NCHARS = 1 << 20
 # A child process takes longer than this to start and end: between two prints that
 # are closer than this, none can have written something that belongs in between.
 _CLOSE_NS = 200_000
@@ -137,7 +138,7 @@ class Output:
     def begin_cell(self, cell_id: str) -> None:
         """Give the cell pipes of its own. Call it in the main thread."""
         self._attribution.begin(cell_id)
-        with self._lock:
+        with self._interrupts.shielded(), self._lock:
             self._pipes.renew(cell_id)
 
     def end_cell(self) -> None:
@@ -198,9 +199,11 @@ class Output:
         if not text.isascii():
             # A lone surrogate has no place on the wire; \udcff still tells what it was.
             text = text.encode("utf-8", "backslashreplace").decode()
-        self._send(
-            StreamText(cell_id=cell_id, rank=self._rank, stream=stream, text=text)
-        )
+        for start in range(0, len(text), _MESSAGE_NCHARS):
+            part = text[start : start + _MESSAGE_NCHARS]
+            self._send(
+                StreamText(cell_id=cell_id, rank=self._rank, stream=stream, text=part)
+            )
 
     def _take_from_pipe(self, cell_id: str, stream: StreamName, text: str) -> None:
         self._pieces.append((cell_id, stream, text))

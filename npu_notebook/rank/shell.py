@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CellResult:
-    """How a cell ended: ``value`` of its last expression, ``error`` None for success."""
+    """The value of a cell's last expression, or the ``error`` it ended with."""
 
     value: Any = None
     error: ErrorInfo | None = None
@@ -48,6 +48,13 @@ class _Exit(ExitAutocall):
         raise SystemExit(code)
 
 
+def _refuse_input(_prompt: object = "") -> str:
+    message = (
+        "a rank has no keyboard: ask in the notebook and send the answer with %push"
+    )
+    raise EOFError(message)
+
+
 class _NoProfile(ProfileDir):
     """A profile folder that is not created: ranks of many hosts may share a home."""
 
@@ -57,7 +64,13 @@ class _NoProfile(ProfileDir):
 
 
 class RankShell(InteractiveShell):
-    """The shell of one rank; its errors go to `run`, its output to a `DisplaySender`."""
+    """The shell of one rank: errors go to `run`, output to a `DisplaySender`.
+
+    Attributes
+    ----------
+    interrupts : Interrupts
+        Armed by the caller of `run`, off when an error is described.
+    """
 
     displayhook_class = Type(CellDisplayHook)
     display_pub_class = Type(CellDisplayPublisher)
@@ -86,7 +99,8 @@ class RankShell(InteractiveShell):
         shell.display_pub.sender = sender
         shell.displayhook.sender = sender
         shell.loop_runner = shell.run_coroutine
-        shell.set_hook("show_in_pager", page.as_hook(shell._show_page), 99)
+        shell.builtin_trap.auto_builtins["input"] = _refuse_input
+        shell.set_hook("show_in_pager", page.as_hook(shell.show_page), 99)
         return shell
 
     def run(self, code: str, execution_count: int | None) -> CellResult:
@@ -149,9 +163,7 @@ class RankShell(InteractiveShell):
             result.error_in_exec = stopped.with_traceback(cancelled.__traceback__)
         return result
 
-    def showtraceback(
-        self, exc_tuple: Any = None, *_args: Any, **_options: Any
-    ) -> None:
+    def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:  # noqa: ANN401
         """Note an error that a magic such as ``%run`` shows: the cell has failed."""
         error = self._get_exc_info(exc_tuple)[1]
         if self._shown_error is None:
@@ -160,9 +172,14 @@ class RankShell(InteractiveShell):
             # IPython is about to warn that exit() was meant.
             warnings.filterwarnings("ignore", message="To exit: use")
 
-    def showsyntaxerror(self, *_args: Any, **_options: Any) -> None:  # noqa: ANN401  IPython's
+    def showsyntaxerror(self, *_: object, **__: object) -> None:
         """As `showtraceback`."""
         self.showtraceback()
+
+    def show_page(self, text: object, *_: object, **__: object) -> None:
+        """Show what ``?`` has found: text or a MIME bundle (IPython's pager hook)."""
+        data = text if isinstance(text, dict) else {"text/plain": str(text)}
+        self.display_pub.publish(data)
 
     def system_piped(self, cmd: str) -> None:
         """Run ``!cmd``; its exit status is in ``_exit_code`` afterwards."""
@@ -178,7 +195,7 @@ class RankShell(InteractiveShell):
     system = system_piped
 
     def init_environment(self) -> None:
-        """Tell programs that nobody can answer a pager, and matplotlib where to draw."""
+        """Tell programs that nobody answers a pager, and matplotlib where to draw."""
         os.environ.update(PAGER="cat", GIT_PAGER="cat", CLICOLOR="1")
         if os.environ.get("TERM", "dumb") == "dumb":
             os.environ["TERM"] = "xterm-color"
@@ -193,7 +210,3 @@ class RankShell(InteractiveShell):
 
     def _exiter_default(self) -> ExitAutocall:
         return _Exit(self)
-
-    def _show_page(self, text: Any, *_args: Any, **_options: Any) -> None:  # noqa: ANN401  text or MIME bundle
-        data = text if isinstance(text, dict) else {"text/plain": str(text)}
-        self.display_pub.publish(data)

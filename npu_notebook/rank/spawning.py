@@ -30,11 +30,7 @@ def install() -> None:
 
 
 def _reduce(_pickler: ForkingPickler, value: Any) -> Any:  # noqa: ANN401  pickle's own protocol
-    typed_here = (
-        isinstance(value, FunctionType | type)
-        and getattr(value, "__module__", None) == _MAIN
-    )
-    if not typed_here or not _may_be_read_by_spawned():
+    if not _is_typed(value) or not _may_be_read_by_spawned():
         return NotImplemented
     return load_typed, (value.__qualname__, cloudpickle.dumps(value))
 
@@ -63,6 +59,24 @@ def load_typed(name: str, data: bytes) -> Any:  # noqa: ANN401  a function or cl
         except AttributeError:
             pass
     value = pickle.loads(data)  # noqa: S301  from the process that started this one
-    if name.isidentifier():
-        setattr(main, name, value)
+    _settle(value, main, set())
     return value
+
+
+def _settle(value: Any, main: object, seen: set[int]) -> None:  # noqa: ANN401  as above
+    """Put a function or class, and those it uses, into ``__main__`` by their names."""
+    if id(value) in seen or not _is_typed(value):
+        return
+    seen.add(id(value))
+    if value.__qualname__.isidentifier():
+        setattr(main, value.__qualname__, value)
+    parts = vars(value) if isinstance(value, type) else value.__globals__
+    for part in list(parts.values()):
+        _settle(part, main, seen)
+
+
+def _is_typed(value: object) -> bool:
+    return (
+        isinstance(value, FunctionType | type)
+        and getattr(value, "__module__", None) == _MAIN
+    )

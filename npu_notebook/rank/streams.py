@@ -8,8 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Buffer
 
     from npu_notebook.rank.output import Output, StreamName
@@ -42,11 +40,6 @@ class TextStream(io.TextIOBase):
     def buffer(self) -> io.BufferedIOBase:
         """The same stream for bytes."""
         return self._buffer
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write each of ``lines``."""
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         """Keep the order with what C code and child processes write next."""
@@ -115,7 +108,7 @@ class _ByteStream(io.BufferedIOBase):
 
 
 def take_over(output: Output) -> None:
-    """Replace ``sys.stdout`` and ``sys.stderr``, also for those who look at the originals."""
+    """Replace ``sys.stdout`` and ``sys.stderr``, and what they were at the start."""
     for name in ("stdout", "stderr"):
         stream = TextStream(name, output)
         setattr(sys, name, stream)

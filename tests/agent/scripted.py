@@ -196,5 +196,3 @@ def is_alive(pid: int) -> bool:
 
 def children(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
-
-

@@ -140,12 +140,11 @@ def test_a_zombie_that_a_living_rank_orphaned_is_reaped(controller):
 
 
 def test_processes_that_the_cluster_did_not_start_are_not_touched(controller):
-    stranger = subprocess.Popen([sys.executable, "-c", SLEEPER])
-    controller.start_ranks(0)
-    controller.end()
-    assert stranger.poll() is None
-    stranger.kill()
-    stranger.wait()
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as stranger:
+        controller.start_ranks(0)
+        controller.end()
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_a_second_end_while_the_first_goes_on_changes_nothing(controller):

@@ -21,7 +21,9 @@ def private_mbytes(pid: int) -> float:
 def proportional_mbytes(pid: int) -> float:
     """Return the process's memory, shared pages divided by their number of users."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return (
+        next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    )
 
 
 def test_a_rank_is_a_process_of_the_agent_in_its_own_session_and_folder(controller):

@@ -18,7 +18,8 @@ def shared(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def agent(shared, launch):
+def agent(launch, shared):
+    assert shared.is_dir()  # set before the agent starts
     return launch("none", "--cluster", "mine")
 
 
@@ -51,7 +52,7 @@ def test_what_does_not_fit_is_answered_and_nothing_is_left(agent, shared):
     assert not list(shared.glob("*t2*"))
 
 
-def test_a_region_is_sent_with_credit_and_removed(agent, shared, monkeypatch):
+def test_a_region_is_sent_with_credit_and_removed(agent, shared):
     nbytes = bulk.CHUNK_NBYTES * (bulk.CREDIT + 2) + 5
     path = bulk.region_path(shared, "mine", "t3")
     data = os.urandom(nbytes)

@@ -1,5 +1,6 @@
 """The TCPStore's process: one address, one port, and not a rank."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -39,41 +40,32 @@ def listening(port: int) -> list[tuple[str, int]]:
     ]
 
 
-def test_it_listens_on_loopback_alone_and_answers(with_torch):
+def test_it_listens_on_loopback_alone_answers_and_ends_with_the_host(with_torch):
     started = start(with_torch)
     assert started.problem == ""
-    (place,) = listening(started.port)
-    assert place[0] == "127.0.0.1"
-    assert psutil.Process(place[1]).ppid() == with_torch.agent.pid
-    assert psutil.Process(place[1]).name() == "npu store"
+    ((address, pid),) = listening(started.port)
+    assert address == "127.0.0.1"
+    assert psutil.Process(pid).ppid() == with_torch.agent.pid
+    assert psutil.Process(pid).name() == "npu store"
     subprocess.run([sys.executable, "-c", CLIENT, str(started.port)], check=True)
+    with_torch.end()
+    assert not is_alive(pid)
 
 
-def test_a_port_that_is_taken_is_named_with_its_holder(with_torch):
+def test_a_port_is_named_with_its_holder_if_taken_and_used_if_free(with_torch):
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        started = start(with_torch, port)
-    assert f"port {port} on 127.0.0.1 cannot be used" in started.problem
-    assert f"pid {psutil.Process().pid} (" in started.problem
-    assert start(with_torch).problem == ""
-
-
-def test_a_forced_port_that_is_free_is_used(with_torch):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        refused = start(with_torch, port)
+    assert f"port {port} on 127.0.0.1 cannot be used" in refused.problem
+    assert f"pid {os.getpid()} (" in refused.problem
     assert start(with_torch, port) == StoreStarted(host="here", port=port)
-
-
-def test_a_second_store_replaces_the_first(with_torch):
-    first = start(with_torch)
-    ((_, old),) = listening(first.port)
-    second = start(with_torch, first.port)
-    assert second.problem == ""
-    ((_, new),) = listening(first.port)
-    assert new != old
+    ((_, first),) = listening(port)
+    assert start(with_torch, port) == StoreStarted(host="here", port=port)
+    ((_, second),) = listening(port)
+    assert second != first
+    assert not is_alive(first)
 
 
 def test_a_killed_store_is_noticed_and_ranks_go_on(with_torch):
@@ -84,12 +76,6 @@ def test_a_killed_store_is_noticed_and_ranks_go_on(with_torch):
     assert notice.level == "error"
     assert str(pid) in notice.text
     assert is_alive(rank)
-
-
-def test_it_ends_with_the_host(with_torch):
-    ((_, pid),) = listening(start(with_torch).port)
-    with_torch.end()
-    assert not is_alive(pid)
 
 
 def test_without_a_template_it_is_started_by_exec(controller):

@@ -144,6 +144,10 @@ class LabServer:
         """Return the address of ``path`` on this server, token included."""
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
 
+    def page_url(self, path: str = "") -> str:
+        """Return the address of a page on which no earlier one's tabs are open."""
+        return self.url(f"lab/workspaces/{os.urandom(4).hex()}/{path}")
+
     def get(self, path: str) -> Any:
         """Return what the server's REST interface answers to GET ``path``."""
         return self._ask("GET", path)
@@ -198,7 +202,7 @@ class LabNotebook:
             "language": "python",
         }
         nbformat.write(notebook, server.root / name)
-        page.goto(server.url(f"lab/tree/{name}"))
+        page.goto(server.page_url(f"tree/{name}"))
         self = cls(page, server, name)
         self._panel.locator(".jp-Notebook").wait_for(timeout=60_000)
         self.wait_idle(timeout_s=60)

@@ -34,7 +34,7 @@ def cluster_processes() -> int:
 
 
 def test_the_launcher_offers_the_kernel_and_it_starts(page, lab_server):
-    page.goto(lab_server.url("lab"))
+    page.goto(lab_server.page_url())
     card = page.locator(".jp-LauncherCard", has_text="NPU Cluster (Python 3)").first
     card.locator("img[src$='logo-svg.svg'], img[src*='logo']").wait_for()
     card.click()

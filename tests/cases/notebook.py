@@ -102,7 +102,9 @@ class Notebook:
         (specs / "kernel.json").write_text(json.dumps(spec))
         self._manager = KernelManager(
             kernel_name="npu_notebook",
-            kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(folder / "kernels")]),
+            kernel_spec_manager=KernelSpecManager(
+                kernel_dirs=[str(folder / "kernels")]
+            ),
             connection_file=str(folder / "kernel-connection.json"),
         )
         env = {**os.environ, "IPYTHONDIR": str(folder / "ipython"), **environment}
@@ -208,7 +210,9 @@ class Notebook:
                 if output_id:
                     self._displays.setdefault(output_id, []).append(output)
             case "update_display_data":
-                for output in self._displays.get(content["transient"]["display_id"], []):
+                for output in self._displays.get(
+                    content["transient"]["display_id"], []
+                ):
                     output["data"] = content["data"]
             case "clear_output":
                 cell.outputs.clear()

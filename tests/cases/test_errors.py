@@ -69,7 +69,9 @@ def test_h08_exit_in_a_cell_ends_no_rank(shared_notebook: Notebook):
     assert sorted(cell.stream("stdout").splitlines()) == [
         f"[{rank}] after {rank}" for rank in (1, 2, 3)
     ]
-    assert re.search(r"Logs of the ranks: \S+/logs/ \(rank-0\.log,.*rank-3\.log\)", cell.error)
+    assert re.search(
+        r"Logs of the ranks: \S+/logs/ \(rank-0\.log,.*rank-3\.log\)", cell.error
+    )
     again = notebook.must("%%spmd\nimport os\nprint(os.getpid())")
     assert again.lines == [
         f"[{rank}] {pid}" for rank, pid in enumerate(notebook.value("pids"))

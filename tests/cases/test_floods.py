@@ -132,8 +132,7 @@ def test_h12_lines_printed_beside_a_bar_are_kept_above_or_below_it(
         "%%spmd --ranks 1\n"
         "from tqdm import tqdm\n"
         "for i in tqdm(range(3), desc='bar', file=sys.stdout):\n"
-        "    tqdm.write(f'note {i}')\n"
-        .replace("from tqdm", "import sys\nfrom tqdm")
+        "    tqdm.write(f'note {i}')\n".replace("from tqdm", "import sys\nfrom tqdm")
     )
     assert [line for line in cell.lines if "note" in line] == [
         f"[1] note {i}" for i in range(3)

@@ -51,7 +51,9 @@ def test_h10_each_line_appears_under_the_cell_that_printed_it(notebook: Notebook
     ]
     notebook.wait(cells[-1])
     for name, cell in zip("BC", cells, strict=True):
-        expected = [f"[{rank}] {name} {rank} {i}" for rank in range(4) for i in range(5)]
+        expected = [
+            f"[{rank}] {name} {rank} {i}" for rank in range(4) for i in range(5)
+        ]
         assert sorted(cell.lines) == expected
     assert not re.search(r"\b[BC] \d", start.text)
     assert [stray for stray in notebook.strays if stray.kind == "stream"] == []
@@ -79,7 +81,7 @@ def test_h10_a_thread_goes_on_printing_into_the_cell_that_started_it(
     )
     notebook.until(lambda: "thread 0" in started.text)
     between = notebook.must("print('here')")
-    after = notebook.must("%%spmd --ranks 0\ngo_on.set()\nover.wait()")
+    after = notebook.must("%%spmd --ranks 0\ngo_on.set()\nover.wait();")
     notebook.until(lambda: "thread 1" in started.text)
     assert started.lines == ["[0] started", "[0] thread 0", "[0] thread 1"]
     assert [inside.lines, between.lines, after.lines] == [["[0] mine"], ["here"], []]
@@ -147,7 +149,7 @@ def test_h14_a_log_on_stderr_arrives_as_stderr_of_its_cell(shared_notebook: Note
 def test_h13_a_long_silence_is_not_needed_to_see_a_line(shared_notebook: Notebook):
     cell = shared_notebook.begin(
         "%%spmd\nimport sys, threading\nprint('now')\nopen_end = threading.Event()\n"
-        "sys.stdout.write('no newline yet'); open_end.wait(2)"
+        "sys.stdout.write('no newline yet'); open_end.wait(2);"
     )
     shared_notebook.until(lambda: "[0-3] no newline yet" in cell.text)
     assert not cell.ended

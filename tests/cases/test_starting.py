@@ -28,7 +28,9 @@ def test_h23_half_a_set_of_slurm_variables_is_ignored_in_one_line(
     assert time.monotonic() - began_s < 40
     assert len([line for line in start.lines if "Slurm" in line]) == 1
     assert "Ignored the Slurm variables of job 1" in start.text
-    cell = notebook.must("%%spmd\nimport os\nprint(world_size, os.environ['WORLD_SIZE'])")
+    cell = notebook.must(
+        "%%spmd\nimport os\nprint(world_size, os.environ['WORLD_SIZE'])"
+    )
     assert cell.lines == ["[0-3] 4 4"]
 
 
@@ -61,13 +63,13 @@ def test_h25_ranks_are_fresh_processes_and_the_notebook_opens_no_device(
         "threading.Thread(target=stay.wait, daemon=True).start()"
     )
     notebook.must(START_CPU)
-    cell = notebook.must(
-        "%%spmd\nimport os\n('FLAG' in globals(), os.getppid())"
-    )
+    cell = notebook.must("%%spmd\nimport os\n('FLAG' in globals(), os.getppid())")
     flags = re.findall(r"\((True|False), (\d+)\)", cell.text)
     assert {flag for flag, _ in flags} == {"False"}
     assert str(notebook.pid) not in {parent for _, parent in flags}
-    loaded = notebook.value("[m for m in ('torch', 'torch_npu') if m in __import__('sys').modules]")
+    loaded = notebook.value(
+        "[m for m in ('torch', 'torch_npu') if m in __import__('sys').modules]"
+    )
     assert loaded == []
 
 
@@ -94,7 +96,9 @@ def test_h26_two_notebooks_start_beside_a_listener_on_the_usual_port(
     for number, notebook in enumerate((first, second)):
         notebook.must(f"%spmd mine = {number}")
         assert notebook.must(SUM).lines == ["[0-1] 3.0"]
-        cell = notebook.must("%%spmd\nimport os\nprint(mine, os.environ['MASTER_PORT'])")
+        cell = notebook.must(
+            "%%spmd\nimport os\nprint(mine, os.environ['MASTER_PORT'])"
+        )
         (line,) = cell.lines
         assert line.startswith(f"[0-1] {number} ")
         ports.append(line.split()[-1])

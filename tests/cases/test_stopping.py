@@ -163,7 +163,9 @@ def test_h03_stopping_the_cluster_ends_even_programs_that_hid(
 
 
 def test_h03_stop_leaves_alone_what_an_earlier_cell_keeps_running(notebook: Notebook):
-    notebook.must("%%spmd\nimport subprocess, time\np = subprocess.Popen(['sleep', '600'])")
+    notebook.must(
+        "%%spmd\nimport subprocess, time\np = subprocess.Popen(['sleep', '600'])"
+    )
     notebook.must("%%spmd --out servers\np.pid")
     cell = notebook.begin("%%spmd\nprint('looping')\ntime.sleep(600)")
     notebook.until(lambda: "[0-3] looping" in cell.text)

@@ -72,13 +72,15 @@ class World:
         num_ranks: int = 4,
         device: str = "cpu",
         hosts: Sequence[str] = ("a",),
+        hosts_spec: tuple[HostSpec, ...] = (),
         **spec: object,
     ) -> None:
         per_host = num_ranks // len(hosts)
+        even = tuple(HostSpec(name=h, num_ranks=per_host) for h in hosts)
         facts: dict[str, object] = {
             "name": "test",
             "device": device,
-            "hosts": tuple(HostSpec(name=h, num_ranks=per_host) for h in hosts),
+            "hosts": hosts_spec or even,
             "cwd": "/home/me",
         }
         self.spec = ClusterSpec(**{**facts, **spec})

@@ -9,25 +9,29 @@ import pytest
 
 from npu_notebook.agent.locks import DeviceLocks
 
-# Another cluster: takes device 2, says so, and holds it until its input ends.
+# Another cluster, on request of another user: takes device 2, says so, and holds it
+# until its input ends.
 HOLDER = """
-import sys
+import os, sys
 from pathlib import Path
 from npu_notebook.agent.locks import DeviceLocks
+if len(sys.argv) > 2:
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
 locks = DeviceLocks("other", Path(sys.argv[1]))
 print(locks.take("ascend", 2) or "taken", flush=True)
 sys.stdin.read()
 """
-NOBODY = 65534
+NOBODY = "65534"
 
 
-def hold(folder: Path, **words) -> subprocess.Popen[str]:
+def hold(folder: Path, *user: str) -> subprocess.Popen[str]:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)],
+        [sys.executable, "-c", HOLDER, str(folder), *user],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        **words,
     )
     assert holder.stdout.readline() == "taken\n"
     return holder
@@ -77,7 +81,7 @@ def test_a_device_of_another_user_is_refused_and_can_be_had_after_it(tmp_path):
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
     locks = DeviceLocks("mine", folder)
-    with hold(folder, user=NOBODY, group=NOBODY, extra_groups=()) as holder:
+    with hold(folder, NOBODY) as holder:
         assert "user nobody" in locks.take("ascend", 2)
         holder.stdin.close()
     assert locks.take("ascend", 2) == ""

@@ -104,6 +104,8 @@ class Checked(World):
             record = self.board.ranks[int(peer.name)]
             assert record.peer == peer, message
             assert record.state in CONNECTED, message
+            if not isinstance(message, messages.CommitValues):
+                assert not record.leaving, message
         elif peer.kind == "agent":
             assert self.board.hosts[peer.name].connected or self.board.stopping
 

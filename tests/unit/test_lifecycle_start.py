@@ -394,11 +394,6 @@ def test_work_given_before_the_cluster_is_ready_is_answered_at_once():
 
 def test_each_host_has_the_number_of_ranks_it_was_given():
     hosts = (HostSpec(name="a", num_ranks=1), HostSpec(name="b", num_ranks=3))
-    world = World(hosts=("a", "b"))
-    world = World(hosts=("a", "b"))
-    world.lifecycle.board.spec = messages.msgspec.structs.replace(
-        world.spec, hosts=hosts
-    )
-    world.start()
+    world = World(hosts=("a", "b"), hosts_spec=hosts).start()
     assert [record.host for record in world.board.ranks] == ["a", "b", "b", "b"]
     assert [record.local_rank for record in world.board.ranks] == [0, 0, 1, 2]

@@ -75,8 +75,17 @@ def missing_name(module: str, name: str) -> AttributeError:
     return NotSimulatedNameError(f"{module}.{name}", instead)
 
 
-class NoInductor:
-    """Stands where torch.compile looks for the code generators of a device."""
+class _RefusesInductor(type):
+    """Raises where inductor first asks the class of a code generator something."""
+
+    @property
+    def supports_caching(cls) -> NoReturn:
+        what, instead = _INDUCTOR
+        raise NotSimulatedError(what, instead)
+
+
+class NoInductor(metaclass=_RefusesInductor):
+    """Stands where inductor looks for the code generators of a device."""
 
     def __init__(self, *_: object, **__: object) -> None:
         what, instead = _INDUCTOR

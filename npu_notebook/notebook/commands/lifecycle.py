@@ -102,7 +102,7 @@ def attach(state: NotebookState, words: Namespace) -> None:
     known = None if words.name is None else state.known(words.name)
     cluster = known or Cluster.attach(words.name, title=state.owner)
     state.adopt(cluster)
-    display(cluster_table(cluster.fact))  # type: ignore[no-untyped-call]
+    display(cluster_table(cluster.fact))
 
 
 def _add_ranks(words: Words) -> None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def status(state: NotebookState, _words: Namespace) -> None:
     """Show every rank: where it is and what it does."""
     fact = state.cluster.status()
-    display(cluster_table(fact))  # type: ignore[no-untyped-call]
+    display(cluster_table(fact))
     if advice(fact):
         print(advice(fact))  # noqa: T201  a magic's output
 
 
 def list_clusters(_state: NotebookState, _words: Namespace) -> None:
     """Show this user's clusters on this host."""
-    display(listing("%npu_cluster"))  # type: ignore[no-untyped-call]
+    display(listing("%npu_cluster"))
 
 
 def _add_level(words: Words) -> None:

@@ -26,7 +26,11 @@ def sparse_tensors(rank: Rank) -> None:
         lambda: dense.npu().to_sparse_csr(),
         lambda: dense.to_sparse_csr().npu(),
         lambda: torch.sparse_coo_tensor(index.npu(), torch.ones(2).npu(), (3,)),
+        lambda: torch.sparse_csr_tensor(
+            torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2), device="npu"
+        ),
         lambda: torch.sparse.mm(dense.to_sparse(), dense.npu()),
+        lambda: dense.to_sparse_csr() @ dense.npu(),
         lambda: torch.empty(2, 2, layout=torch.sparse_coo, device="npu"),
     ):
         raises(NotImplementedError, make, SIMULATED, "sparse", ".cpu()")
@@ -56,12 +60,13 @@ def quantized_tensors(rank: Rank) -> None:
 
 def nested_tensors_of_strided_layout(rank: Rank) -> None:
     parts = [torch.ones(2, 3, device="npu"), torch.ones(4, 3, device="npu")]
-    raises(
-        NotImplementedError,
+    for make in (
         lambda: torch.nested.nested_tensor(parts, layout=torch.strided),
-        SIMULATED,
-        "jagged",
-    )
+        lambda: torch.nested.as_nested_tensor(parts, layout=torch.strided),
+        lambda: torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="npu"),
+        lambda: torch.nested.nested_tensor([torch.ones(2)]).npu(),
+    ):
+        raises(NotImplementedError, make, SIMULATED, "jagged")
 
 
 def operators_without_a_cpu_kernel(rank: Rank) -> None:

@@ -37,4 +37,18 @@ TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
+// These make such a tensor out of dense ones; torch has kernels of them for every
+// device.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name : {"_sparse_compressed_tensor_unsafe",
+                           "_sparse_csr_tensor_unsafe", "_sparse_csc_tensor_unsafe",
+                           "_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+  }
+  for (const char* name : {"_nested_tensor_from_tensor_list",
+                           "_nested_tensor_from_mask", "_nested_view_from_buffer"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+  }
+}
+
 }  // namespace simulated_npu
