@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def measure(*, quick: bool) -> list[Figure]:
     source = np.zeros(nbytes, np.uint8)
     target = np.ones_like(source)
     pulled: list[np.ndarray] = []
-    with own_folders(), Cluster.start(num_ranks=NUM_RANKS, device="cpu") as cluster:
+    with own_folders(), _start() as cluster:
         steps: dict[str, Callable[[], object]] = {
             "warm": lambda: np.copyto(target, source),
             "fresh": source.copy,
@@ -48,6 +49,12 @@ def measure(*, quick: bool) -> list[Figure]:
                 message = "the pulled array differs from the pushed one"
                 raise RuntimeError(message)
     return _figures({key: tuple(samples) for key, samples in times.items()}, nbytes)
+
+
+def _start() -> Cluster:
+    # Regions in shared memory are named after their cluster: a name of its own keeps
+    # the benchmark apart from whatever else this user runs.
+    return Cluster.start(num_ranks=NUM_RANKS, device="cpu", name=f"bench-{os.getpid()}")
 
 
 def _timed(step: Callable[[], object]) -> float:

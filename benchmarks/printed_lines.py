@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure
 from benchmarks.kernel import CellRun, Kernel, start_with_cluster
 from benchmarks.workplace import own_folders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NUM_RANKS = 4
 NUM_LINES = 20_000
@@ -111,17 +107,29 @@ def count_lost(run: CellRun, num_lines: int, stderr_lines: int) -> int:
     return lost
 
 
-def _shown_texts(run: CellRun) -> Iterable[str]:
-    """Yield what a person sees at the end: streams, and displays as last updated."""
-    streams: dict[str, list[str]] = {}
-    displays: dict[str, str] = {}
-    for number, message in enumerate(run.outputs):
+def _shown_texts(run: CellRun) -> list[str]:
+    """Return what a person sees at the end, from top to bottom.
+
+    Text joins the output above it if that is the same stream, and a display stays
+    where it was first shown however often it is updated, as in JupyterLab.
+    """
+    shown: list[list[str]] = []
+    last_stream = ""
+    displays: dict[str, list[str]] = {}
+    for message in run.outputs:
         content = message["content"]
         if message["msg_type"] == "stream":
-            streams.setdefault(content["name"], []).append(content["text"])
-        elif message["msg_type"] in ("display_data", "update_display_data"):
-            key = content.get("transient", {}).get("display_id") or str(number)
-            data = content["data"]
-            displays[key] = data.get("text/html") or data.get("text/plain", "")
-    yield from ("".join(parts) for parts in streams.values())
-    yield from displays.values()
+            if content["name"] != last_stream:
+                shown.append([])
+            shown[-1].append(content["text"])
+            last_stream = content["name"]
+            continue
+        display_id = content.get("transient", {}).get("display_id", "")
+        text = content["data"].get("text/html") or content["data"]["text/plain"]
+        if message["msg_type"] == "update_display_data":
+            displays[display_id][:] = [text]
+        else:
+            displays[display_id] = [text]
+            shown.append(displays[display_id])
+            last_stream = ""
+    return ["".join(parts) for parts in shown]

@@ -7,7 +7,8 @@ this is the only place that loads them.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeAlias
 
 from npu_notebook.errors import ConfigError
@@ -19,7 +20,16 @@ Group: TypeAlias = Literal[
 
 def names(group: Group) -> list[str]:
     """Return the installed names of a group, sorted."""
-    return sorted({point.name for point in entry_points(group=group)})
+    return sorted({point.name for point in _find(group)})
+
+
+@cache
+def _find(group: Group) -> tuple[EntryPoint, ...]:
+    """Look through all installed packages, once: it takes 20 ms and 4 MB.
+
+    Ranks forked from a template that has looked already need not look again.
+    """
+    return tuple(entry_points(group=group))
 
 
 def load(group: Group, name: str) -> Any:  # noqa: ANN401  each group has its own Protocol
@@ -31,7 +41,7 @@ def load(group: Group, name: str) -> Any:  # noqa: ANN401  each group has its ow
         If no such plugin is installed, or its import fails; the sentence names the
         installed ones or the failing import.
     """
-    for point in entry_points(group=group):
+    for point in _find(group):
         if point.name == name:
             return _make(point.load, group, name)
     kind = group.rpartition(".")[2]

@@ -271,8 +271,10 @@ def remove_stale() -> list[str]:
 
 
 def _remove_regions(name: str) -> None:
-    for region in shared_memory_dir().glob(f"{REGION_PREFIX}{os.getuid()}-{name}-*"):
-        region.unlink(missing_ok=True)
+    prefix = f"{REGION_PREFIX}{os.getuid()}-{name}-"
+    for region in shared_memory_dir().glob(f"{prefix}*"):
+        if "-" not in region.name.removeprefix(prefix):  # else of "name-2"
+            region.unlink(missing_ok=True)
 
 
 def _prune_state() -> None:

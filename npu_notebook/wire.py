@@ -160,7 +160,7 @@ def open_router(
     # memory is bounded by the output cap and by credit instead.
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.SNDHWM, 0)
-    router.setsockopt(zmq.RCVHWM, 10_000)
+    router.setsockopt(zmq.RCVHWM, 100)
     router.setsockopt(zmq.LINGER, 1000)
     router.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     if keys is not None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npu_notebook import plugins
 from npu_notebook.agent import linux
 
 if TYPE_CHECKING:
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
 # torch comes before IPython: torch_npu looks at the modules that are there when it is
 # imported. Source: torch_npu, __init__.py, its check for an interactive session.
 _TORCH_IMPORTS = ("torch", "torch.distributed", "torch.utils.data")
-_OTHER_IMPORTS = (
-    "IPython.core.interactiveshell",
-    "msgspec",
-    "zmq",
-    "npu_notebook.rank.worker",
+# Whatever is missing here every rank imports again, in memory of its own.
+_RANK_IMPORTS = (
+    "IPython.core.application",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "npu_notebook.devices.provider",
+    "npu_notebook.rank.preload",
 )
 _HEADER = struct.Struct("!I")
 _MAX_FDS = 4
@@ -152,7 +155,7 @@ def _warm_up(*, with_torch: bool) -> Ready:
     begin_s = time.monotonic()
     gc.disable()  # a collection would write to the pages that ranks share
     problem = unsafe = ""
-    for name in (*(_TORCH_IMPORTS if with_torch else ()), *_OTHER_IMPORTS):
+    for name in (*(_TORCH_IMPORTS if with_torch else ()), *_RANK_IMPORTS):
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001  any code runs in an import
@@ -160,6 +163,7 @@ def _warm_up(*, with_torch: bool) -> Ready:
             problem = f"import {name} failed ({type(error).__name__}: {error})"
             break
         unsafe = unsafe or _check_single_thread(f"import {name}")
+    plugins.names("npu_notebook.devices")  # ranks find the answer in their memory
     gc.collect()
     gc.freeze()
     elapsed_s = time.monotonic() - begin_s

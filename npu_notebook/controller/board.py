@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from npu_notebook import messages
@@ -78,6 +80,7 @@ class Board:
         self.opened_s = 0.0
         self.hosts = {host.name: HostRecord(host) for host in spec.hosts}
         self.ranks: list[RankRecord] = []
+        self._by_name: dict[str, RankRecord] = {}
         self.notebooks: dict[str, NotebookRecord] = {}
         self.plan: Plan | None = None
         self.provider = ProviderWords("", "")
@@ -87,7 +90,8 @@ class Board:
         self.ended = False
         self.cell_ids: Callable[[], tuple[str, ...]] = tuple
         self._actions: list[Action] = []
-        self._publish_due_s: float | None = None
+        self.publish_due_s = math.inf
+        """When `publish_change` has something to do."""
         self._published: messages.ClusterFact | None = None
         self._published_s = float("-inf")
 
@@ -147,6 +151,21 @@ class Board:
 
     # Facts
 
+    def place_ranks(self, plan: Plan) -> None:
+        """Take over the plan: its ranks wait for their processes."""
+        logs = PurePath(self.around.logs)
+        self.plan = plan
+        self.ranks = [
+            RankRecord(
+                rank=slot.rank,
+                host=slot.host,
+                local_rank=slot.local_rank,
+                log_path=str(logs / f"rank-{slot.rank}.log"),
+            )
+            for slot in plan.slots
+        ]
+        self._by_name = {str(record.rank): record for record in self.ranks}
+
     @property
     def has_groups(self) -> bool:
         """True if ranks form process groups (all providers but "none")."""
@@ -154,12 +173,9 @@ class Board:
 
     def rank_of(self, peer: Peer) -> RankRecord | None:
         """Return the record of a reporting rank; None for a process of the past."""
-        if peer.kind != "rank" or not peer.name.isdigit():
+        record = self._by_name.get(peer.name)
+        if record is None or peer.kind != "rank":
             return None
-        number = int(peer.name)
-        if number >= len(self.ranks):
-            return None
-        record = self.ranks[number]
         return record if record.incarnation == peer.incarnation else None
 
     def records(self, ranks: Iterable[int]) -> list[RankRecord]:
@@ -236,20 +252,13 @@ class Board:
         """Note that the snapshot may differ; ``soon=False`` for what cells do."""
         due_s = self.now_s if soon else self.now_s + _CELL_DELAY_S
         due_s = max(due_s, self._published_s + _CHANGE_GAP_S)
-        if self._publish_due_s is None or due_s < self._publish_due_s:
-            self._publish_due_s = due_s
-
-    @property
-    def publish_due_s(self) -> float | None:
-        """When `publish_change` has something to do."""
-        return self._publish_due_s
+        self.publish_due_s = min(self.publish_due_s, due_s)
 
     def publish_change(self, *, at_once: bool = False) -> None:
         """Send `StateChanged` if it is due and the snapshot differs from the last."""
-        due_s = self._publish_due_s
-        if due_s is None or not (at_once or self.now_s >= due_s):
+        if self.now_s < self.publish_due_s and not at_once:
             return
-        self._publish_due_s = None
+        self.publish_due_s = math.inf
         fact = self.fact()
         last = self._published
         if last is not None and _same(fact, last):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ class Cell:
         self.notebook = notebook
         self.submit = submit
         self.outcomes: dict[int, RankOutcome] = {}
-        self.deadline_s: float | None = None
+        self.deadline_s = math.inf
         self.timed_out = False
         self.level = 0
         self._cells = cells
@@ -67,6 +68,7 @@ class Cells:
         self._board = board
         self._jobs = jobs
         self._cells: dict[str, Cell] = {}
+        self._timed: set[str] = set()
         # Who submitted the cells that are over: threads may go on printing.
         self._owners: OrderedDict[str, Peer] = OrderedDict()
         self.on_group_lost: Callable[[], None] = lambda: None
@@ -84,6 +86,11 @@ class Cells:
     def any_running(self) -> bool:
         """True while a cell has not ended, begun or not."""
         return bool(self._cells)
+
+    @property
+    def any_timed(self) -> bool:
+        """True while a cell with a timeout runs."""
+        return bool(self._timed)
 
     @property
     def all(self) -> list[Cell]:
@@ -182,6 +189,7 @@ class Cells:
         for record in records:
             record.move(RankState.RUNNING)
         if submit.timeout_s is not None:
+            self._timed.add(cell.key)
             cell.deadline_s = self._board.now_s + submit.timeout_s
         self._board.act(OpenCell(cell.key))
         command = messages.RunCell(
@@ -214,6 +222,7 @@ class Cells:
 
     def _finish(self, cell: Cell) -> None:
         self._cells.pop(cell.key, None)
+        self._timed.discard(cell.key)
         self._jobs.finish(cell)
         self._owners[cell.key] = cell.notebook
         if len(self._owners) > _REMEMBERED_CELLS:

@@ -76,30 +76,27 @@ class Controller:
     def run(self) -> None:
         """Serve until the lifecycle says `Exit`."""
         self._tell(events.Opened(time.monotonic()))
-        next_tick_s = time.monotonic() + _TICK_S
+        tick_s = time.monotonic() + _TICK_S
+        until_s = tick_s
         while not self._over:
-            self._wait(next_tick_s)
+            self.watching.wait(until_s - time.monotonic())
             self._take_signals()
             for peer in self.watching.take_gone():
                 self._tell(events.NotebookGone(peer, time.monotonic()))
             self._receive()
             now_s = time.monotonic()
-            due_s = self._lifecycle.next_due_s()
-            if now_s >= next_tick_s or (due_s is not None and now_s >= due_s):
-                next_tick_s = now_s + _TICK_S
+            until_s = min(tick_s, self._lifecycle.next_due_s())
+            if now_s >= until_s:
+                tick_s = now_s + _TICK_S
                 self._look_at_hosts()
-                self._tell(events.Tick(time.monotonic()))
+                self._tell(events.Tick(now_s))
+                until_s = min(tick_s, self._lifecycle.next_due_s())
 
     def close(self) -> None:
         """Give everything back."""
         self._children.end_all()
         self._spool.close()
         self.watching.close()
-
-    def _wait(self, next_tick_s: float) -> None:
-        due_s = self._lifecycle.next_due_s()
-        until_s = next_tick_s if due_s is None else min(next_tick_s, due_s)
-        self.watching.wait(until_s - time.monotonic())
 
     # Events
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
@@ -30,7 +31,8 @@ class Ending:
         self._board = board
         self._reason = ""
         self._left: set[str] = set()
-        self._due_s: float | None = None
+        self.due_s = math.inf
+        """When `on_time` has something to do."""
         self._failure: StartFailed | None = None
         self._told = False
         self.over = False
@@ -39,11 +41,6 @@ class Ending:
             messages.StopCluster: self._on_stop,
             messages.HostEnded: self._on_host_ended,
         }
-
-    @property
-    def due_s(self) -> float | None:
-        """When `on_time` has something to do."""
-        return self._due_s
 
     def _on_stop(
         self, _peer: Peer, message: messages.StopCluster, _payload: Payload
@@ -64,7 +61,7 @@ class Ending:
             if host.connected:
                 self._left.add(host.spec.name)
                 board.send_host(host, messages.EndHost(grace_s=GRACE_S))
-        self._due_s = board.now_s + GRACE_S + _AGENT_MARGIN_S
+        self.due_s = board.now_s + GRACE_S + _AGENT_MARGIN_S
         self._end_if_alone()
 
     def fail(self, failure: StartFailed) -> None:
@@ -100,7 +97,7 @@ class Ending:
 
     def on_time(self) -> None:
         """Go on without the agents that do not answer, or the notebook."""
-        if self._due_s is None or self._board.now_s < self._due_s:
+        if self._board.now_s < self.due_s:
             return
         if not self._board.ended:
             self._left.clear()
@@ -115,7 +112,7 @@ class Ending:
         if not board.ended:
             board.ended = True
             board.act(EndAgents(GRACE_S))
-            self._due_s = board.now_s + _TELL_S
+            self.due_s = board.now_s + _TELL_S
         if self._failure is None or self._told:
             self._exit()
 
@@ -123,6 +120,6 @@ class Ending:
         if self.over:
             return
         self.over = True
-        self._due_s = None
+        self.due_s = math.inf
         self._board.publish(messages.ClusterEnded(reason=self._reason))
         self._board.act(Exit(self._reason))

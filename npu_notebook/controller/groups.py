@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
@@ -32,7 +33,8 @@ class Groups:
         self._tried = False  # forming failed; the next job is reason to try again
         self._pending: set[int] = set()
         self._errors: dict[int, ErrorInfo] = {}
-        self._due_s: float | None = None
+        self.due_s = math.inf
+        """When `on_time` has something to do."""
         self.store: tuple[str, int] | None = None
         self.on_failed: Callable[[str, ErrorInfo], None] = lambda _what, _error: None
         self.reactions: dict[type[messages.Message], Reaction] = {
@@ -43,11 +45,6 @@ class Groups:
     def timeout_s(self) -> float:
         """Seconds that ranks may take to form a group."""
         return min(_FORM_TIMEOUT_S, self._board.spec.start_timeout_s)
-
-    @property
-    def due_s(self) -> float | None:
-        """When `on_time` has something to do."""
-        return self._due_s
 
     @property
     def formed(self) -> bool:
@@ -80,17 +77,18 @@ class Groups:
     def advance(self) -> None:
         """Form the groups if they are stale and every rank is ready for it."""
         board = self._board
-        if board.stopping or self.forming or not board.ranks:
+        if not self._stale or board.stopping or self.forming or not board.ranks:
             return
         if not board.has_groups:
             for record in board.ranks:
                 if record.state is RankState.JOINED:
                     record.move(RankState.IDLE)
                     board.changed()
+            self._stale = False
             return
         if not all(_is_ready(record) for record in board.ranks):
             return
-        if self._stale and not self._tried and self.store and not self._jobs.active:
+        if not self._tried and self.store and not self._jobs.active:
             self._form(*self.store)
 
     def _form(self, address: str, port: int) -> None:
@@ -100,7 +98,7 @@ class Groups:
             record.move(RankState.FORMING)
         self._pending = {record.rank for record in board.ranks}
         self._errors = {}
-        self._due_s = board.now_s + self.timeout_s + _ANSWER_MARGIN_S
+        self.due_s = board.now_s + self.timeout_s + _ANSWER_MARGIN_S
         command = messages.FormGroup(
             epoch=board.epoch,
             master_address=address,
@@ -133,18 +131,18 @@ class Groups:
         if error is not None:
             self._errors[record.rank] = error
             soon_s = self._board.now_s + _CAUSE_S
-            self._due_s = min(self._due_s or soon_s, soon_s)
+            self.due_s = min(self.due_s, soon_s)
         elif not self._pending and not self._errors:
             self._stale = False
-            self._due_s = None
+            self.due_s = math.inf
 
     def on_time(self) -> None:
         """Give up on a group that did not form."""
-        if self._due_s is None or self._board.now_s < self._due_s:
+        if self._board.now_s < self.due_s:
             return
         # Ranks that still try answer when their own time is over, and are free then.
         late, self._pending = self._pending, set()
-        self._due_s = None
+        self.due_s = math.inf
         self._tried = True
         what, error = self._explain(late)
         self._errors = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
@@ -32,9 +33,11 @@ class Interrupts:
             messages.InterruptCell: self._on_interrupt
         }
 
-    def deadlines(self) -> list[float]:
+    def due_s(self) -> float:
         """Return when `on_time` has something to do."""
-        return [c.deadline_s for c in self._cells.all if c.deadline_s is not None]
+        if not self._cells.any_timed:
+            return math.inf
+        return min(cell.deadline_s for cell in self._cells.all)
 
     def _on_interrupt(
         self, _peer: Peer, message: messages.InterruptCell, _payload: Payload
@@ -112,7 +115,7 @@ class Interrupts:
     def on_time(self) -> None:
         """Interrupt cells whose time is over, and insist after `ESCALATE_S`."""
         for cell in self._cells.all:
-            if cell.deadline_s is None or self._board.now_s < cell.deadline_s:
+            if self._board.now_s < cell.deadline_s:
                 continue
             self._pass_deadline(cell)
 
@@ -131,7 +134,7 @@ class Interrupts:
             cell.deadline_s = self._board.now_s + ESCALATE_S
             self.interrupt(cell, 2)
         else:
-            cell.deadline_s = None
+            cell.deadline_s = math.inf
             text = (
                 f"{ranks} still run the cell after two interrupts; "
                 f"{words.restart_hint(cell.running)} ends and replaces the process"

@@ -137,24 +137,29 @@ class Lifecycle:
                 self._ending.begin(event.reason)
             case _:
                 assert_never(event)
-        self._go_on()
+        if not (isinstance(event, Reported) and type(event.message) in _QUIET):
+            self._go_on()
         return self.board.take_actions()
 
-    def next_due_s(self) -> float | None:
-        """Return when a `Tick` has something to do besides looking who is silent."""
+    def next_due_s(self) -> float:
+        """Return when a `Tick` has something to do besides looking who is silent.
+
+        Infinity if nothing is to be done before something happens.
+        """
         board = self.board
-        due = [
+        due_s = min(
             board.publish_due_s,
             self._groups.due_s,
             self._ending.due_s,
-            *self._interrupts.deadlines(),
-            *self._restarts.deadlines(),
-        ]
-        if not board.stopping:
-            due.append(self._notebooks.due_s())
-            if not board.started:
-                due.append(board.opened_s + board.spec.start_timeout_s)
-        return min((one for one in due if one is not None), default=None)
+            self._interrupts.due_s(),
+            self._restarts.due_s(),
+        )
+        if board.stopping:
+            return due_s
+        due_s = min(due_s, self._notebooks.due_s())
+        if not board.started:
+            due_s = min(due_s, board.opened_s + board.spec.start_timeout_s)
+        return due_s
 
     # Events
 
@@ -243,6 +248,21 @@ class Lifecycle:
         self._pulls.end_all(reason)
         self._restarts.fail_all(reason)
 
+
+_QUIET = frozenset(
+    {
+        messages.Heartbeat,
+        messages.CellStarted,
+        messages.StreamText,
+        messages.DisplayOutput,
+        messages.CollectivesRecorded,
+        messages.AgentAlive,
+        messages.NotebookAlive,
+        messages.BulkChunk,
+        messages.BulkCredit,
+    }
+)
+"""Messages that make nothing else possible: many come, so no more is looked at."""
 
 _FAMILIES: dict[str, frozenset[type]] = {
     "notebook": frozenset(messages.Request.__args__),

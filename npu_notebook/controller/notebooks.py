@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
@@ -150,14 +151,14 @@ class Notebooks:
 
     # Time
 
-    def due_s(self) -> float | None:
+    def due_s(self) -> float:
         """Return when `on_time` has something to do; liveness is looked at anyway."""
         linger_s = self._linger_s()
         if self._alone_since_s is None or linger_s is None:
-            return None
+            return math.inf
         due_s = self._alone_since_s + linger_s
         if self._cells.any_running and self._board.now_s >= due_s:
-            return None  # the end of the cell is an event of its own
+            return math.inf  # the end of the cell is an event of its own
         return due_s
 
     def _linger_s(self) -> float | None:

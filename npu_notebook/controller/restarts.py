@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,9 +44,11 @@ class Restarts:
             messages.RestartRanks: self._on_restart,
         }
 
-    def deadlines(self) -> list[float]:
+    def due_s(self) -> float:
         """Return when `on_time` has something to do."""
-        return [restart.due_s for restart in self._restarts.values()]
+        if not self._restarts:
+            return math.inf
+        return min(one.due_s for one in self._restarts.values())
 
     # Requests
 

@@ -6,7 +6,6 @@ steps, so a host that comes back in the middle of a restart needs no case of its
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
@@ -84,23 +83,14 @@ class Startup:
             self._fail("the cluster", conflict, _SAME_VERSIONS, config_error=True)
             return False
         try:
-            board.plan = make_plan(board.spec, self._facts())
-            board.provider = board.around.describe_provider(board.plan.provider)
+            plan = make_plan(board.spec, self._facts())
+            board.provider = board.around.describe_provider(plan.provider)
         except ConfigError as error:
             self._fail("the cluster", error.problem, error.remedy, config_error=True)
             return False
-        logs = PurePath(board.around.logs)
-        board.ranks = [
-            RankRecord(
-                rank=slot.rank,
-                host=slot.host,
-                local_rank=slot.local_rank,
-                log_path=str(logs / f"rank-{slot.rank}.log"),
-            )
-            for slot in board.plan.slots
-        ]
-        if board.plan.notice:
-            self.tell(messages.Notice(text=board.plan.notice))
+        board.place_ranks(plan)
+        if plan.notice:
+            self.tell(messages.Notice(text=plan.notice))
         board.changed()
         return True
 
@@ -146,11 +136,9 @@ class Startup:
             record.heard_s = board.now_s
         store = self._groups.store or ("", 0)
         command = messages.StartRanks(
-            provider=board.plan.provider,
+            provider=plan.provider,
             endpoint=board.around.endpoint,
-            ranks=tuple(
-                _rank_spec(board, board.plan, store, record) for record in chosen
-            ),
+            ranks=tuple(_rank_spec(board, plan, store, record) for record in chosen),
         )
         board.send_host(host, command)
         board.changed()
@@ -232,6 +220,7 @@ def _rank_spec(
     # torchrun gives each worker one thread unless the user chose a number.
     # Source: torch.distributed.run, "Setting OMP_NUM_THREADS".
     env = {"OMP_NUM_THREADS": "1", **board.spec.env, **placement}
+    env["NPU_NOTEBOOK_CLUSTER"] = board.spec.name  # names what it leaves in memory
     return messages.RankSpec(
         rank=record.rank,
         local_rank=record.local_rank,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from npu_notebook.notebook.sink import Sink
 
 DRAW_EVERY_S = 0.5
+STEPS_S = (1, 5)
+"""The seconds shown count one by one at first; from `PATIENT_S` on in larger steps."""
+
+PATIENT_S = 15
 _ERASE = "\r\x1b[K"
 _UP = (RankState.JOINED, RankState.FORMING, RankState.IDLE, RankState.RUNNING)
 
@@ -84,10 +88,11 @@ class StartView:
             self._sink.stream("stdout", "\n")
 
     def _progress(self) -> str:
-        elapsed_s = time.monotonic() - self._began_s
+        elapsed_s = int(time.monotonic() - self._began_s)
+        elapsed_s -= elapsed_s % STEPS_S[elapsed_s >= PATIENT_S]
         fact = self._fact
         if fact is None or not fact.ranks:
-            return f"{self._what} the cluster, {int(elapsed_s)} s"
+            return f"{self._what} the cluster, {elapsed_s} s"
         up = [rank.rank for rank in fact.ranks if rank.state in _UP]
         words = f"{len(up)} of {len(fact.ranks)} ranks up"
         missing = [rank.rank for rank in fact.ranks if rank.state not in _UP]
@@ -95,7 +100,7 @@ class StartView:
             words += f", waiting for {format_ranks(missing)}"
         elif not missing:
             words += ", forming their group"
-        return f"{self._what} {describe(fact)}: {words}, {int(elapsed_s)} s"
+        return f"{self._what} {describe(fact)}: {words}, {elapsed_s} s"
 
     def _print(self, text: str) -> None:
         erase = _ERASE if sys.stdout.isatty() else ""

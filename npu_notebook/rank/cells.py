@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from npu_notebook.messages import CellDone, ErrorInfo, RunCell
+from npu_notebook.rank.modules import OwnModules, explain
 from npu_notebook.rank.shell import CellResult
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Cells:
         self._interrupts = interrupts
         self._values = values
         self._groups = groups
+        self._modules = OwnModules(str(Path.cwd()))
         self._pid = os.getpid()
 
     def run(self, command: RunCell) -> CellDone:
@@ -69,6 +72,7 @@ class Cells:
             result = CellResult(error=self._shell.settle(interrupt))
         self._leave_if_forked(result)
         error = self._after_interrupt(result.error)
+        self._tell_of_edits()
         self.running = ""
         self._output.end_cell()
         if command.want_value and error is None:
@@ -96,6 +100,14 @@ class Cells:
             sys.stderr.write(f"{result.error.traceback}\n")
         sys.stdout.flush()
         os._exit(1 if result.error else 0)
+
+    def _tell_of_edits(self) -> None:
+        edited = self._modules.edited()
+        extensions = self._shell.extension_manager
+        # This one takes edits over without making a new module of it.
+        reloads = extensions is not None and "autoreload" in extensions.loaded
+        if edited and not reloads:
+            sys.stderr.write(f"{explain(edited)}\n")
 
     def _after_interrupt(self, error: ErrorInfo | None) -> ErrorInfo | None:
         """Mark an error that an interrupt caused; name child processes that stay."""

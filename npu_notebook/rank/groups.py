@@ -75,8 +75,15 @@ class Groups:
         self._form = command
         self._store = PrefixStore(f"epoch-{command.epoch}", client)
         self._attempts = 0
-        self._make(self._backend, timeout)
-        self._probe(command.world_size)
+        try:
+            self._make(self._backend, timeout)
+            self._probe(command.world_size)
+        except RuntimeError as error:
+            message = (
+                f"rank {self._rank} could not form the process group of "
+                f"{command.world_size} ranks within {command.timeout_s:g} s: {error}"
+            )
+            raise RuntimeError(message) from error
 
     def present(self) -> bool:
         """Return whether the default group exists, or none was ever formed."""

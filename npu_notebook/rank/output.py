@@ -103,8 +103,8 @@ class Output:
                 return self._write_rarely(stream, text)
             cell_id = current() or self._attribution.cell_id()
             now_ns = clock_ns()
-            if now_ns - self._last_ns > _CLOSE_NS:
-                self._drain_pipes()
+            if now_ns - self._last_ns > _CLOSE_NS and text != "\n":
+                self._drain_pipes()  # not between the two writes of one print()
             self._last_ns = now_ns
             append((cell_id, stream, text))
             self._nchars += nchars

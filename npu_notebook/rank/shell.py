@@ -47,12 +47,8 @@ class _Exit(ExitAutocall):
     def __call__(self, code: object = None) -> None:
         raise SystemExit(code)
 
-
-def _refuse_input(_prompt: object = "") -> str:
-    message = (
-        "a rank has no keyboard: ask in the notebook and send the answer with %push"
-    )
-    raise EOFError(message)
+    def __repr__(self) -> str:
+        return "exit() ends this cell on this rank"
 
 
 class _NoProfile(ProfileDir):
@@ -99,7 +95,6 @@ class RankShell(InteractiveShell):
         shell.display_pub.sender = sender
         shell.displayhook.sender = sender
         shell.loop_runner = shell.run_coroutine
-        shell.builtin_trap.auto_builtins["input"] = _refuse_input
         shell.set_hook("show_in_pager", page.as_hook(shell.show_page), 99)
         return shell
 
@@ -126,10 +121,7 @@ class RankShell(InteractiveShell):
     def settle(self, error: BaseException) -> ErrorInfo:
         """Describe an error, with interrupts off, and let go of all it holds."""
         self.interrupts.disarm()
-        try:
-            return tracebacks.describe(self, error)
-        finally:
-            tracebacks.release(self, error)
+        return tracebacks.settle(self, error)
 
     def where(self, frame: types.FrameType | None) -> str:
         """Return what a running thread does, for example ``"running line 12"``.

@@ -31,13 +31,18 @@ _LIBRARY = tuple(
 _MAX_FRAMES = 40  # of a recursion without end: half from each side
 
 
-def describe(shell: InteractiveShell, error: BaseException) -> ErrorInfo:
-    """Return the facts and the rendered traceback of an exception.
+def settle(shell: InteractiveShell, error: BaseException) -> ErrorInfo:
+    """Describe an exception and let go of every variable that it keeps alive."""
+    traces = [one.__traceback__ for one in _chain(error)]
+    try:
+        for one in _chain(error):
+            one.__traceback__ = _without_internals(one.__traceback__)
+        return _describe(shell, error)
+    finally:
+        _release(shell, error, traces)
 
-    The exception's traceback is shortened to what the user wrote or called.
-    """
-    for one in _chain(error):
-        one.__traceback__ = _without_internals(one.__traceback__)
+
+def _describe(shell: InteractiveShell, error: BaseException) -> ErrorInfo:
     exit_code = None
     message = _message(error)
     if isinstance(error, SystemExit):
@@ -52,11 +57,19 @@ def describe(shell: InteractiveShell, error: BaseException) -> ErrorInfo:
     )
 
 
-def release(shell: InteractiveShell, error: BaseException) -> None:
-    """Let go of every variable that the exception keeps alive."""
+def _release(
+    shell: InteractiveShell,
+    error: BaseException,
+    traces: list[types.TracebackType | None],
+) -> None:
     for one in _chain(error):
-        traceback.clear_frames(one.__traceback__)
         one.__traceback__ = None
+    for trace in traces:
+        traceback.clear_frames(trace)
+        for frame, _ in traceback.walk_tb(trace):
+            # Before Python 3.13 the dict made by an earlier look is brought up to date
+            # by this one: it is empty then.
+            frame.f_locals  # noqa: B018
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)

@@ -19,7 +19,7 @@ from npu_notebook import messages, wire
 from npu_notebook.link import Link
 from npu_notebook.messages import ErrorInfo
 from npu_notebook.rank import birth as births
-from npu_notebook.rank import spawning
+from npu_notebook.rank import keyboard, spawning
 from npu_notebook.rank.attribution import Attribution
 from npu_notebook.rank.birth import Device, RankBirth
 from npu_notebook.rank.display import DisplaySender
@@ -117,6 +117,7 @@ class Worker:
         births.take_place(self._birth.spec)
         self._device = births.bind_device(self._birth)
         take_over(self._output)
+        keyboard.take_away()
         self._attribution.follow_threads()
         self._make_shell()
         self._interrupts.install()

@@ -91,3 +91,20 @@ def test_missing_doubled_and_swapped_lines_are_counted():
     assert printed_lines.count_lost(doubled, 3, 0) == 1
     swapped = [complete[1], complete[0], *complete[2:]]
     assert printed_lines.count_lost(CellRun(outputs=[stream(*swapped)]), 3, 0) == 1
+
+
+def test_a_line_in_a_live_display_counts_where_it_is_shown():
+    def message(kind: str, **content: object) -> dict:
+        return {"msg_type": kind, "content": content}
+
+    live = {"display_id": "a"}
+    lines = [f"out of rank {r} line {n}" for r in range(4) for n in range(3)]
+    head, tail = "\n".join(lines[:1]), "\n".join(lines[2:])
+    outputs = [
+        message("stream", name="stdout", text=head[:4]),
+        message("stream", name="stdout", text=head[4:] + "\n"),
+        message("display_data", data={"text/plain": lines[1][:5]}, transient=live),
+        message("stream", name="stdout", text=tail),
+        message("update_display_data", data={"text/plain": lines[1]}, transient=live),
+    ]
+    assert printed_lines.count_lost(CellRun(outputs=outputs), 3, 0) == 0

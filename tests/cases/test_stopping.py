@@ -1,36 +1,14 @@
 """Stop reaches the ranks and what they started, and nothing else (H02, H03)."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from tests import leaks
 from tests.cases.notebook import Notebook
+from tests.cases.processes import alive, sleepers
 
 PIDS = "%%spmd --out pids\nimport os\nos.getpid()"
-
-
-def alive(pids: list[int], within_s: float) -> list[int]:
-    """Return those processes, in order, that have not ended within some seconds."""
-    processes = []
-    for pid in pids:
-        try:
-            processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            continue
-    gone, _ = psutil.wait_procs(processes, timeout=within_s)
-    return [one.pid for one in processes if one not in gone and not is_zombie(one)]
-
-
-def is_zombie(process: psutil.Process) -> bool:
-    """Whether it has ended and its parent has not looked at it yet."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_h02_stop_reaches_all_ranks_within_two_seconds_and_keeps_all(
@@ -175,15 +153,3 @@ def test_h03_stop_leaves_alone_what_an_earlier_cell_keeps_running(notebook: Note
     assert alive(servers, within_s=0) == servers
     notebook.must("%npu_cluster stop")
     assert alive(servers, within_s=5) == []
-
-
-def sleepers() -> list[int]:
-    """Return the ``sleep 600`` below this test run's clusters, lowest pid first."""
-    found = []
-    for process in leaks.marked_processes():
-        try:
-            if process.name() == "sleep" and process.ppid() != os.getpid():
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return sorted(process.pid for process in found if not is_zombie(process))

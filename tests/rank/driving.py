@@ -1,5 +1,6 @@
 """Drive real rank processes through a real ROUTER, without controller and agent."""
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,9 +62,7 @@ class Desk:
 
     def start(self, provider: str = "none", rank: int = 0, **options: Any):
         """Start a rank and wait until it has joined."""
-        driven = DrivenRank(self, provider, rank, **options)
-        self.ranks.append(driven)
-        return driven
+        return DrivenRank(self, provider, rank, **options)
 
     def send(self, rank: int, message: messages.Message, payload: Sequence[Any] = ()):
         frames = [wire.rank_identity(rank, 0), *wire.encode(message, payload)]
@@ -98,14 +97,22 @@ class Desk:
             rank.end()
         self._router.close(linger=0)
         self._context.term()
-        subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+        shutil.rmtree(self.folder)
 
 
 class DrivenRank:
     """One rank process."""
 
-    def __init__(
-        self, desk: Desk, provider: str, rank: int, *, world_size: int = 1, **env: str
+    def __init__(  # noqa: PLR0913  each is given by some test
+        self,
+        desk: Desk,
+        provider: str,
+        rank: int,
+        *,
+        world_size: int = 1,
+        cwd: str = "",
+        program: Sequence[str] = (sys.executable, "-m", "npu_notebook.rank"),
+        forked: bool = False,
     ) -> None:
         self.desk = desk
         self.rank = rank
@@ -118,7 +125,6 @@ class DrivenRank:
             "WORLD_SIZE": str(world_size),
             "OMP_NUM_THREADS": "1",
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-            **env,
         }
         self.cell_count = 0
         birth = {
@@ -130,13 +136,14 @@ class DrivenRank:
                 "local_rank": rank,
                 "incarnation": 0,
                 "env": values,
-                "cwd": str(self.cwd),
+                "cwd": cwd or str(self.cwd),
                 "log_path": str(self.log_path),
             },
-            "forked": False,
+            "forked": forked,
         }
-        self.process = start_rank(msgspec.json.encode(birth), self.log_path)
-        self.first_report, _ = desk.receive(rank)
+        self.process = start_rank(program, msgspec.json.encode(birth), self.log_path)
+        desk.ranks.append(self)
+        self.first_report = self.receive()
 
     @property
     def log(self) -> str:
@@ -185,11 +192,13 @@ class DrivenRank:
             raise
 
 
-def start_rank(birth_json: bytes, log_path: Path) -> subprocess.Popen[bytes]:
+def start_rank(
+    program: Sequence[str], birth_json: bytes, log_path: Path
+) -> subprocess.Popen[bytes]:
     """Start a rank as the agent does on hosts with real devices."""
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "npu_notebook.rank"],
+            program,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

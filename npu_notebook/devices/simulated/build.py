@@ -21,7 +21,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from npu_notebook.devices.torch_install import TorchInstall, find_torch
 from npu_notebook.errors import DeviceError
@@ -139,12 +139,21 @@ def ensure_built(report: Callable[[str], None]) -> Path:
     wanted = plan()
     if is_built(wanted):
         return wanted.library
-    try:
+    with _cache_errors(wanted):
         wanted.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(wanted.folder / "lock", report):
-            # Another process may have built it while this one waited for the lock.
-            if not is_built(wanted):
-                _compile(wanted, report)
+        lock = (wanted.folder / "lock").open("w", encoding="utf-8")
+    with lock:
+        _wait_for(lock, report)
+        # Another process may have built it while this one waited.
+        if not is_built(wanted):
+            _compile(wanted, report)
+    return wanted.library
+
+
+@contextmanager
+def _cache_errors(wanted: Plan) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         problem = f"cannot write its cache {wanted.folder} ({error.strerror or error})"
         remedy = (
@@ -152,19 +161,15 @@ def ensure_built(report: Callable[[str], None]) -> Path:
             f"{_CPU_INSTEAD}."
         )
         raise DeviceError(DEVICE, problem, remedy) from error
-    return wanted.library
 
 
-@contextmanager
-def _locked(path: Path, report: Callable[[str], None]) -> Iterator[None]:
+def _wait_for(lock: TextIO, report: Callable[[str], None]) -> None:
     # The kernel drops the lock of a process that dies, so it cannot go stale.
-    with path.open("w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("Another process is compiling the simulated NPU; waiting for it.")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        report("Another process is compiling the simulated NPU; waiting for it.")
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _compile(wanted: Plan, report: Callable[[str], None]) -> None:
@@ -174,13 +179,18 @@ def _compile(wanted: Plan, report: Callable[[str], None]) -> None:
         f"Compiling the simulated NPU for torch {wanted.torch.version} with "
         f"{compiler[0]}: once per torch build, about a minute."
     )
-    with tempfile.TemporaryDirectory(dir=wanted.folder, prefix="build-") as scratch:
-        made = Path(scratch) / wanted.library.name
+    with _cache_errors(wanted):
+        scratch = tempfile.TemporaryDirectory(
+            dir=wanted.folder, prefix="build-", ignore_cleanup_errors=True
+        )
+    with scratch as folder:
+        made = Path(folder) / wanted.library.name
         started_s = time.monotonic()
-        code, output = _run(_command(compiler, wanted, made), scratch, report)
-        if code != 0 or not made.is_file():
-            raise _compile_error(wanted, compiler, code, output)
-        made.replace(wanted.library)  # atomic: nobody ever sees half a library
+        code, output = _run(_command(compiler, wanted, made), folder, report)
+        with _cache_errors(wanted):
+            if code != 0 or not made.is_file():
+                raise _compile_error(wanted, compiler, code, output)
+            made.replace(wanted.library)  # atomic: nobody ever sees half a library
         elapsed_s = time.monotonic() - started_s
     if not is_built(wanted):
         problem = f"{compiler[0]} made a library without the build key {wanted.key}"
@@ -278,6 +288,13 @@ def _run(
 def _compile_error(
     wanted: Plan, compiler: list[str], code: int, output: str
 ) -> DeviceError:
+    if "No space left on device" in output:
+        problem = f"the disk of its cache {wanted.folder} was full while it compiled"
+        remedy = (
+            "Free space or set NPU_NOTEBOOK_CACHE_DIR to a folder on another disk, or "
+            f"{_CPU_INSTEAD}."
+        )
+        return DeviceError(DEVICE, problem, remedy)
     log = wanted.folder / "build.log"
     log.write_text(output, encoding="utf-8")
     lines = output.strip().splitlines()

@@ -55,13 +55,13 @@ class FallbackCall {
       run_tensor_by_tensor();
       return;
     }
-    lower_arguments();
+    arguments_to_cpu();
     {
       const at::AutoDispatchBelowADInplaceOrView guard;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
     }
-    update_arguments();
-    raise_results();
+    update_npu_arguments();
+    results_to_npu();
   }
 
  private:
@@ -154,7 +154,7 @@ class FallbackCall {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
   }
 
-  at::Tensor lower(const at::Tensor& tensor) {
+  at::Tensor to_cpu(const at::Tensor& tensor) {
     if (!tensor.defined() || !on_npu(tensor)) {
       return tensor;
     }
@@ -167,25 +167,25 @@ class FallbackCall {
     return pairs_.back().cpu;
   }
 
-  void lower_arguments() {
+  void arguments_to_cpu() {
     for (size_t i = 0; i < schema_.arguments().size(); i++) {
       c10::IValue& value = argument(i);
       if (value.isTensor()) {
-        value = lower(value.toTensor());
+        value = to_cpu(value.toTensor());
       } else if (value.isTensorList()) {
         std::vector<at::Tensor> tensors = value.toTensorVector();
         for (at::Tensor& tensor : tensors) {
-          tensor = lower(tensor);
+          tensor = to_cpu(tensor);
         }
         value = std::move(tensors);
       } else if (value.isOptionalTensorList()) {
         c10::List<std::optional<at::Tensor>> tensors;
         for (std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
-          tensors.push_back(tensor.has_value() ? lower(*tensor) : tensor);
+          tensors.push_back(tensor.has_value() ? to_cpu(*tensor) : tensor);
         }
         value = std::move(tensors);
       } else {
-        lower_other(value, *schema_.arguments()[i].type());
+        other_to_cpu(value, *schema_.arguments()[i].type());
       }
     }
     if (!npu_.has_value()) {
@@ -193,7 +193,7 @@ class FallbackCall {
     }
   }
 
-  void lower_other(c10::IValue& value, const c10::Type& declared) {
+  void other_to_cpu(c10::IValue& value, const c10::Type& declared) {
     if (value.isDevice()) {
       if (value.toDevice().type() == kNpu) {
         npu_ = npu_.has_value() ? *npu_ : resolve(value.toDevice());
@@ -220,7 +220,7 @@ class FallbackCall {
   }
 
   // In-place and out= kernels may have resized or replaced the memory they were given.
-  void update_arguments() {
+  void update_npu_arguments() {
     for (Pair& pair : pairs_) {
       c10::TensorImpl* npu = pair.npu.unsafeGetTensorImpl();
       const c10::TensorImpl* cpu = pair.cpu.unsafeGetTensorImpl();
@@ -238,7 +238,7 @@ class FallbackCall {
     }
   }
 
-  at::Tensor raise_result(const at::Tensor& result) {
+  at::Tensor to_npu(const at::Tensor& result) {
     if (!result.defined() || !result.device().is_cpu()) {
       return result;
     }
@@ -270,16 +270,16 @@ class FallbackCall {
     return tensor_over(std::move(adopted), c10::DispatchKey::PrivateUse1, impl);
   }
 
-  void raise_results() {
+  void results_to_npu() {
     const size_t count = schema_.returns().size();
     for (size_t i = stack_.size() - count; i < stack_.size(); i++) {
       c10::IValue& value = stack_[i];
       if (value.isTensor()) {
-        value = raise_result(value.toTensor());
+        value = to_npu(value.toTensor());
       } else if (value.isTensorList()) {
         std::vector<at::Tensor> tensors = value.toTensorVector();
         for (at::Tensor& tensor : tensors) {
-          tensor = raise_result(tensor);
+          tensor = to_npu(tensor);
         }
         value = std::move(tensors);
       }

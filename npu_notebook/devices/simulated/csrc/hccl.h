@@ -349,11 +349,7 @@ class SimulatedHccl final : public c10d::Backend {
         return [tensors, size = size_] {
           const at::AutoDispatchBelowADInplaceOrView guard;
           for (const at::Tensor& tensor : tensors) {
-            if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) {
-              tensor.floor_divide_(size);
-            } else {
-              tensor.div_(size);
-            }
+            tensor.div_(size);  // raises for integers, as torch_npu's emulation does
           }
         };
       }
