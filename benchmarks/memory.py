@@ -33,7 +33,7 @@ def measure(*, quick: bool) -> list[Figure]:
         private = tuple(_private_mb(pid) for pid in ranks)
         shared_out = sum(_proportional_mb(pid) for pid in ranks)
         whole = sum(_proportional_mb(process.pid) for process in everyone)
-        idle_percent = _busy_percent(everyone, window_s)
+        idle_percent, gloo_percent = _busy_percent(everyone, window_s)
     return [
         Figure(
             what="private memory of one forked rank",
@@ -68,6 +68,12 @@ def measure(*, quick: bool) -> list[Figure]:
             limit_of="value",
             note=f"{len(everyone)} processes watched for {window_s:g} s.",
         ),
+        Figure(
+            what="of it, threads of gloo, which poll 100 times a second",
+            unit="%",
+            ours=(gloo_percent,),
+            note="A thread of torch's, one in each rank, also under torchrun.",
+        ),
     ]
 
 
@@ -95,15 +101,21 @@ def _processes(cluster: Cluster) -> list[psutil.Process]:
     return [controller, *found.values()]
 
 
-def _busy_percent(processes: Iterable[psutil.Process], window_s: float) -> float:
+def _busy_percent(
+    processes: Iterable[psutil.Process], window_s: float
+) -> tuple[float, float]:
+    """Return what all threads used in the next seconds, and gloo's among them."""
     processes = list(processes)
-    before_s = sum(_cpu_s(process) for process in processes)
+    before = _cpu_ns(processes)
     threading.Event().wait(window_s)  # the window itself, nothing to wait for
-    return (sum(_cpu_s(process) for process in processes) - before_s) / window_s * 100
+    after = _cpu_ns(processes)
+    used = {thread: ns - before.get(thread, 0) for thread, ns in after.items()}
+    gloo = sum(ns for (_, name), ns in used.items() if name.startswith("gloo"))
+    return sum(used.values()) / window_s / 1e7, gloo / window_s / 1e7
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    """Return CPU seconds used so far, to the nanosecond where Linux tells them.
+def _cpu_ns(processes: Iterable[psutil.Process]) -> dict[tuple[str, str], int]:
+    """Return the CPU time of each thread so far, by its number and name.
 
     Notes
     -----
@@ -111,13 +123,16 @@ def _cpu_s(process: psutil.Process) -> float:
     first field of ``schedstat`` is nanoseconds on the CPU, by thread.
     Source: Linux, Documentation/scheduler/sched-stats.rst.
     """
-    total_ns = 0
-    for thread in Path(f"/proc/{process.pid}/task").iterdir():
-        try:
-            total_ns += int((thread / "schedstat").read_text().split()[0])
-        except FileNotFoundError:  # the thread has just ended
-            continue
-    return total_ns / 1e9
+    used: dict[tuple[str, str], int] = {}
+    for process in processes:
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            try:
+                name = (thread / "comm").read_text().strip()
+                spent = int((thread / "schedstat").read_text().split()[0])
+            except FileNotFoundError:  # the thread has just ended
+                continue
+            used[thread.name, name] = spent
+    return used
 
 
 def _private_mb(pid: int) -> float:

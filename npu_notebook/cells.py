@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from npu_notebook import messages
-from npu_notebook.errors import CellError, LinkError
+from npu_notebook.errors import CellError, ConfigError, LinkError
 from npu_notebook.failures import describe_failure
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class CellHandle:
         self._pull = pull
         self._arrivals: Arrivals = session.expect(cell.cell_id)
         self._finished: messages.CellFinished | None = None
+        self._refused: ConfigError | None = None
         self._values: list[Any] | None = None
         session.send(cell)
 
@@ -91,8 +92,12 @@ class CellHandle:
         ------
         LinkError
             If the cluster ends before the cell.
+        ConfigError
+            If the controller cannot take the cell: it is starting, say.
         """
         while self._finished is None:
+            if self._refused is not None:
+                raise self._refused
             try:
                 arrived = self._arrivals.get(timeout=timeout_s)
             except queue.Empty:
@@ -100,6 +105,10 @@ class CellHandle:
                 continue
             if isinstance(arrived, LinkError):
                 raise arrived
+            if isinstance(arrived.update, messages.RequestDone):
+                refusal = arrived.update
+                self._refused = ConfigError(refusal.problem, refusal.remedy)
+                continue
             if isinstance(arrived.update, messages.CellFinished):
                 self._finished = arrived.update
                 # The queue stays: threads of the cell may print later.

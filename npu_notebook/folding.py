@@ -24,6 +24,10 @@ WAIT_S = 0.1
 LIVE_AFTER_S = 0.3
 """Age at which an unfinished line is shown before its end has come."""
 
+FLOOD_CHARS = 4_096
+FLOOD_LIVE_AFTER_S = 2.0
+"""The same when the line began in a text this long: most likely it was only cut."""
+
 RICH = "rich"
 """The kind of a `Piece` whose text is the key of a rich output."""
 
@@ -50,6 +54,7 @@ class _Rank:
     screens: dict[str, Screen] = field(default_factory=dict)
     began_s: dict[str, float] = field(default_factory=dict)
     changed_s: dict[str, float] = field(default_factory=dict)
+    live_after_s: dict[str, float] = field(default_factory=dict)
     shown: str = ""
 
 
@@ -85,6 +90,8 @@ class Folder:
         if screen.is_empty:
             one.began_s[stream] = now_s
         one.changed_s[stream] = now_s
+        flood = len(text) >= FLOOD_CHARS
+        one.live_after_s[stream] = FLOOD_LIVE_AFTER_S if flood else LIVE_AFTER_S
         text = text.replace("\r\n", "\n")
         was_block = screen.is_block
         if screen.is_plain and not ("\r" in text or "\x1b" in text or "\b" in text):
@@ -163,15 +170,19 @@ class Folder:
                 times.append(one.arrivals_s[0] + WAIT_S)
             for stream, screen in one.screens.items():
                 if not screen.is_empty and (screen.row > 0 or not one.shown):
-                    since_s = one.changed_s if screen.row > 0 else one.began_s
-                    times.append(since_s[stream] + LIVE_AFTER_S)
+                    times.append(
+                        one.changed_s[stream] + LIVE_AFTER_S
+                        if screen.row > 0
+                        else one.began_s[stream] + one.live_after_s[stream]
+                    )
         return min(times, default=None)
 
     def _to_show(self, one: _Rank, now_s: float) -> str:
         for stream, screen in one.screens.items():
             if screen.is_empty or (screen.row > 0 and not screen.is_block):
                 continue
-            if screen.is_redrawn or now_s - one.began_s[stream] >= LIVE_AFTER_S:
+            age_s = now_s - one.began_s[stream]
+            if screen.is_redrawn or age_s >= one.live_after_s[stream]:
                 return stream
         return ""
 

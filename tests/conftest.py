@@ -25,6 +25,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     runtime = tempfile.mkdtemp(prefix="npu-")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPU_NOTEBOOK_RUNTIME_DIR", runtime)
+        patch.setenv("NPU_NOTEBOOK_CONFIG", f"{runtime}/config.toml")
         patch.setenv("NPU_NOTEBOOK_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
     shutil.rmtree(runtime)

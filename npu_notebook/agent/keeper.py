@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+WITHOUT_DEVICE = ("", "none")
+"""Providers of ranks that need neither a device nor torch."""
+
 UseTemplate: TypeAlias = Callable[[TemplateProcess], None]
 
 
@@ -28,7 +31,7 @@ class TemplateKeeper:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._template: TemplateProcess | None = None
-        self._waiting: list[UseTemplate] = []
+        self._waiting: list[tuple[str, UseTemplate]] = []
 
     @property
     def pid(self) -> int | None:
@@ -43,41 +46,59 @@ class TemplateKeeper:
         return template if template is not None and template.ready else None
 
     def want(
-        self, env: Mapping[str, str], then: UseTemplate, *, with_torch: bool
+        self, env: Mapping[str, str], provider: str, then: UseTemplate, *, bind: bool
     ) -> None:
         """Call ``then`` with a template for ranks of this environment.
 
         At once if there is one, else when its imports are done or have failed: look at
         its `TemplateProcess.problem` and `TemplateProcess.unsafe` first.
-        """
-        template = self._template
-        if template is None or not template.serves(env, with_torch=with_torch):
-            template = self._replace(TemplateProcess(env, with_torch=with_torch))
-        if template.decided:
-            then(template)
-        else:
-            self._waiting.append(then)
 
-    def _replace(self, template: TemplateProcess) -> TemplateProcess:
+        Parameters
+        ----------
+        env : mapping of str to str
+            The whole environment of the ranks.
+        provider : str
+            What they compute on; "" or ``"none"`` for ranks without torch.
+        then : callable
+            What to do with the template.
+        bind : bool
+            Whether the provider's device must be bound in it.
+        """
+        with_torch = provider not in WITHOUT_DEVICE
+        template = self._template
+        if template is None or not template.serves(
+            env, provider, with_torch=with_torch
+        ):
+            self._replace(TemplateProcess(env, with_torch=with_torch))
+        self._waiting.append((provider if bind and with_torch else "", then))
+        self._go_on()
+
+    def _replace(self, template: TemplateProcess) -> None:
         self._drop()  # who waits goes on to wait, for the new one
         self._template = template
-        self._loop.watch(template, self._on_ready)
+        self._loop.watch(template, self._on_answer)
         log.info("template: pid %d, torch: %s", template.pid, template.with_torch)
-        return template
 
-    def _on_ready(self) -> None:
-        assert self._template is not None
-        self._loop.forget(self._template)
-        self._template.read_ready()
-        log.info(
-            "template: imports took %.1f s %s%s",
-            self._template.elapsed_s,
-            self._template.problem,
-            self._template.unsafe,
-        )
-        waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then(self._template)
+    def _on_answer(self) -> None:
+        template = self._template
+        assert template is not None
+        self._loop.forget(template)
+        template.read_answer()
+        words = [template.bound, template.problem, template.unsafe]
+        said = " ".join(word for word in words if word)
+        log.info("template: imports took %.1f s %s", template.elapsed_s, said)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        template = self._template
+        while self._waiting and template is not None and not template.busy:
+            provider, then = self._waiting[0]
+            if provider and template.ready and template.bound != provider:
+                template.bind(provider)
+                self._loop.watch(template, self._on_answer)
+            else:
+                del self._waiting[0]
+                then(template)
 
     def reaped(self, pid: int, returncode: int) -> bool:
         """Take note of an exit status; False if ``pid`` is not the template."""

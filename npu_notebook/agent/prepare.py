@@ -11,34 +11,24 @@ import os
 import signal
 import subprocess
 import sys
-import traceback
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from npu_notebook import plugins
 from npu_notebook.agent import linux
-from npu_notebook.errors import ConfigError, DeviceError
+from npu_notebook.agent.outcome import Outcome, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npu_notebook.devices.provider import DeviceProvider
 
-_DOCTOR = "Read the agent's log; `npu-notebook bugreport` collects it."
-
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
     """One line for the user."""
 
     text: str
-
-
-class Outcome(msgspec.Struct, frozen=True, tag=True):
-    """The last line: ``problem`` "" means that ranks can use the device."""
-
-    problem: str = ""
-    remedy: str = ""
 
 
 _decoder = msgspec.json.Decoder(Progress | Outcome)
@@ -80,7 +70,7 @@ class Preparation:
         data = os.read(self.fileno(), 65_536)
         if not data:
             problem = f"preparing {self.provider} ended without an answer"
-            self.outcome = self.outcome or Outcome(problem, _DOCTOR)
+            self.outcome = self.outcome or Outcome(problem, "Start again.")
         *lines, self._text = (self._text + data).split(b"\n")
         texts: list[str] = []
         for line in lines:
@@ -118,27 +108,12 @@ def main() -> int:
         def tell(line: Progress | Outcome) -> None:
             answers.write(msgspec.json.encode(line) + b"\n")
 
-        def report(text: str) -> None:
-            tell(Progress(text))
-
-        try:
+        def prepare() -> None:
             provider: DeviceProvider = plugins.load("npu_notebook.devices", name)
-            provider.prepare(report)
-        except (DeviceError, ConfigError) as error:
-            tell(Outcome(_sentence(error), error.remedy))
-        except Exception as error:  # noqa: BLE001  a plugin's code runs here
-            traceback.print_exc()
-            kind = type(error).__name__
-            tell(Outcome(f"preparing {name} failed: {kind}: {error}", _DOCTOR))
-        else:
-            tell(Outcome())
+            provider.prepare(lambda text: tell(Progress(text)))
+
+        tell(attempt(f"preparing {name}", prepare))
     return 0
-
-
-def _sentence(error: DeviceError | ConfigError) -> str:
-    if isinstance(error, DeviceError):
-        return f"{error.device}: {error.problem}"
-    return error.problem
 
 
 if __name__ == "__main__":

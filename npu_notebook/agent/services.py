@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npu_notebook.agent import inventory
 from npu_notebook.agent.birth import base_environment
-from npu_notebook.agent.keeper import TemplateKeeper, UseTemplate
+from npu_notebook.agent.keeper import WITHOUT_DEVICE, TemplateKeeper, UseTemplate
 from npu_notebook.agent.prepare import Preparation
 from npu_notebook.agent.store_keeper import StoreKeeper
 from npu_notebook.errors import ConfigError
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from npu_notebook.agent.template_process import TemplateProcess
 
 log = logging.getLogger(__name__)
-
-_WITHOUT_DEVICE = ("", "none")  # ranks that need neither a device nor torch
-_IMPORT_REMEDY = (
-    "Install it for this Python (`pip install 'npu-notebook[torch]'`), "
-    "or choose --device none for ranks without torch."
-)
 
 
 class Services:
@@ -56,7 +50,6 @@ class Services:
         self._ranks = ranks
         self._keeper = TemplateKeeper(loop)
         self._preparation: Preparation | None = None
-        self._unready: set[str] = set()  # parts of a preparation
         self._env: dict[str, str] = {}  # the cluster's own variables
         self._store = StoreKeeper(host, loop, report)
 
@@ -82,73 +75,62 @@ class Services:
         """
         guess = provider or ("ascend" if ascend_count else "simulated")
         if self._forks(guess):
-            self._want_template(guess, lambda _template: None)
+            self._want_template(guess, lambda _template: None, bind=False)
 
     def _forks(self, name: str) -> bool:
-        if name in _WITHOUT_DEVICE:
+        if name in WITHOUT_DEVICE:
             return True
         provider = self.providers.get(name)
         return not (provider is None or isinstance(provider, ConfigError)) and (
             provider.facts.forkable
         )
 
-    def _want_template(self, provider: str, then: UseTemplate) -> None:
-        env = {**base_environment(), **self._env}
-        with_torch = provider not in _WITHOUT_DEVICE
-        self._keeper.want(env, then, with_torch=with_torch)
+    def _want_template(self, provider: str, then: UseTemplate, *, bind: bool) -> None:
+        self._keeper.want(
+            {**base_environment(), **self._env}, provider, then, bind=bind
+        )
 
     def prepare(self, command: PrepareHost) -> None:
         """Make a provider ready; answered by `HostPrepared`."""
         name = command.provider
         self.stop_preparing()
+        self._keeper.forget_waiting()  # an answer to an earlier command is too late
         self._env = dict(command.env)
+        if name in WITHOUT_DEVICE:
+            self._want_template(name, self._on_template, bind=False)
+            return
         provider = self.providers.get(name)
-        self._unready = {"template"} if self._forks(name) else set()
-        if name not in _WITHOUT_DEVICE:
-            if provider is None or isinstance(provider, ConfigError):
-                problem = provider.problem if provider else f"no devices named '{name}'"
-                self._answer(problem, f"Installed: {', '.join(self.providers)}.")
-                return
-            self._unready.add("device")
-            env = {**base_environment(), **self._env}
-            self._preparation = Preparation(name, env)
-            self._loop.watch(self._preparation, self._on_preparation)
-        if "template" in self._unready:
-            self._want_template(name, self._on_template)
-
-    def _answer(self, problem: str = "", remedy: str = "") -> None:
-        self.stop_preparing()
-        self._unready = set()
-        self._report(HostPrepared(host=self._host, problem=problem, remedy=remedy))
-
-    def _ready(self, part: str) -> None:
-        self._unready.discard(part)
-        if not self._unready:
-            self._answer()
+        if provider is None or isinstance(provider, ConfigError):
+            problem = provider.problem if provider else f"no devices named '{name}'"
+            self._answer(problem, f"Installed: {', '.join(self.providers)}.")
+            return
+        if self._forks(name):  # imports go on beside the preparation
+            self._want_template(name, lambda _template: None, bind=False)
+        self._preparation = Preparation(name, {**base_environment(), **self._env})
+        self._loop.watch(self._preparation, self._on_preparation)
 
     def _on_preparation(self) -> None:
-        assert self._preparation is not None
-        for text in self._preparation.read():
+        preparation = self._preparation
+        assert preparation is not None
+        for text in preparation.read():
             self._report(AgentNotice(host=self._host, text=text))
-        outcome = self._preparation.outcome
+        outcome = preparation.outcome
         if outcome is None:
             return
         self.stop_preparing()
-        if outcome.problem:
+        if outcome.problem or not self._forks(preparation.provider):
             self._answer(outcome.problem, outcome.remedy)
         else:
-            self._ready("device")
+            self._want_template(preparation.provider, self._on_template, bind=True)
 
     def _on_template(self, template: TemplateProcess) -> None:
-        if not self._unready:
-            return  # a provider's problem has been reported meanwhile
-        if template.problem:
-            self._answer(template.problem, _IMPORT_REMEDY)
-            return
         if template.unsafe:
             text = f"ranks start slowly: they cannot be forked, {template.unsafe}"
             self._report(AgentNotice(host=self._host, text=text, level="warning"))
-        self._ready("template")
+        self._answer(template.problem, template.remedy)
+
+    def _answer(self, problem: str, remedy: str) -> None:
+        self._report(HostPrepared(host=self._host, problem=problem, remedy=remedy))
 
     def stop_preparing(self) -> None:
         """End a preparation that is going on."""
@@ -161,7 +143,7 @@ class Services:
         """Start ranks, as soon as the template is ready if they fork."""
         if self._forks(command.provider):
             self._want_template(
-                command.provider, lambda template: self._fork_ranks(command, template)
+                command.provider, lambda one: self._fork_ranks(command, one), bind=True
             )
         else:
             self._start_ranks(command, None)

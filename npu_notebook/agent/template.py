@@ -29,9 +29,12 @@ import msgspec
 
 from npu_notebook import plugins
 from npu_notebook.agent import linux
+from npu_notebook.agent.outcome import Outcome, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from npu_notebook.devices.provider import DeviceProvider
 
 # torch comes before IPython: torch_npu looks at the modules that are there when it is
 # imported. Source: torch_npu, __init__.py, its check for an interactive session.
@@ -67,10 +70,20 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     log_path: str
 
 
-class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Agent -> template: fork these now."""
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Agent -> template: fork these now; answered by `ForkReply`."""
 
     births: tuple[Birth, ...]
+
+
+class BindRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Agent -> template: bind device 0 of a provider; answered by an `Outcome`.
+
+    What a provider loads for its device is then shared by all ranks, of which each
+    binds its own device after its fork.
+    """
+
+    provider: str
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +155,13 @@ def main() -> int:
     try:
         while True:
             body, fds = receive(channel)
-            request = msgspec.msgpack.decode(body, type=ForkRequest)
-            _fork_all(channel, request, fds, options.agent_pid)
-            for fd in fds:
-                os.close(fd)
+            match msgspec.msgpack.decode(body, type=ForkRequest | BindRequest):
+                case ForkRequest() as request:
+                    _fork_all(channel, request, fds, options.agent_pid)
+                    for fd in fds:
+                        os.close(fd)
+                case BindRequest(provider=name):
+                    send(channel, _bind(name))
     except EOFError:
         return 0
 
@@ -168,6 +184,17 @@ def _warm_up(*, with_torch: bool) -> Ready:
     gc.freeze()
     elapsed_s = time.monotonic() - begin_s
     return Ready(elapsed_s=elapsed_s, problem=problem, unsafe=unsafe)
+
+
+def _bind(name: str) -> Outcome:
+    def bind() -> None:
+        provider: DeviceProvider = plugins.load("npu_notebook.devices", name)
+        provider.bind(0)
+
+    outcome = attempt(f"binding a {name} device", bind)
+    gc.collect()
+    gc.freeze()
+    return outcome
 
 
 def _check_single_thread(cause: str) -> str:

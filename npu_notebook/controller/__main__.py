@@ -16,8 +16,8 @@ import zmq
 
 import npu_notebook
 from npu_notebook import plugins, runtime, wire
-from npu_notebook.controller.board import ProviderWords, Surroundings
 from npu_notebook.controller.controller import Controller
+from npu_notebook.controller.facts import ProviderWords, Surroundings
 from npu_notebook.controller.lifecycle import Lifecycle
 from npu_notebook.controller.processes import adopt_orphans
 from npu_notebook.controller.spool import Spool

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from npu_notebook import messages
-from npu_notebook.controller.board import Board, Reaction, Surroundings
+from npu_notebook.controller.board import Board, Reaction
 from npu_notebook.controller.bulk_routes import BulkRoutes
 from npu_notebook.controller.cells import Cells
 from npu_notebook.controller.departures import Departures
@@ -39,6 +39,7 @@ from npu_notebook.controller.startup import Startup
 from npu_notebook.messages import RankState, StartFailed
 
 if TYPE_CHECKING:
+    from npu_notebook.controller.facts import Surroundings
     from npu_notebook.topology import ClusterSpec
     from npu_notebook.wire import Peer
 
@@ -73,21 +74,9 @@ class Lifecycle:
         self._liveness = Liveness(board)
         self._ending = Ending(board)
         self._connect_parts()
-        self.reactions: dict[type[messages.Message], Reaction] = {
-            **self._startup.reactions,
-            **self._joining.reactions,
-            **self._groups.reactions,
-            **self._cells.reactions,
-            **self._interrupts.reactions,
-            **self._pushes.reactions,
-            **self._pulls.reactions,
-            **self._departures.reactions,
-            **self._routes.reactions,
-            **self._restarts.reactions,
-            **self._notebooks.reactions,
-            **self._liveness.reactions,
-            **self._ending.reactions,
-        }
+        self.reactions: dict[type[messages.Message], Reaction] = {}
+        for part in vars(self).values():
+            self.reactions.update(getattr(part, "reactions", {}))
 
     def _connect_parts(self) -> None:
         self._jobs.blocked = self._groups.blocks

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from npu_notebook.controller.large_displays import LargeDisplays
 from npu_notebook.controller.spool_folder import SpoolFolder
 from npu_notebook.messages import DisplayOutput, Notice, RankOutcome, StreamText
 
@@ -116,13 +117,12 @@ class Spool:
         self._folder = SpoolFolder(folder, budget_nbytes, self.notices.append)
         self._cap_nbytes = cap_nbytes
         self._redrawn_nbytes = cap_nbytes * _REDRAWN_FACTOR
-        self._display_nbytes = display_nbytes
+        self._displays = LargeDisplays(self._folder, display_nbytes)
         self._buffer_nbytes = min(_BUFFER_NBYTES, cap_nbytes)
         self._streams: dict[tuple[str, int], _Stream] = {}
         self._numbers: OrderedDict[str, int] = OrderedDict()
         # No file of an earlier cluster of this name is written over.
         self._number = self._folder.last_number()
-        self._displays = 0
 
     # Cells
 
@@ -202,34 +202,7 @@ class Spool:
 
     def take_display(self, message: DisplayOutput) -> DisplayOutput:
         """Return a rich output, or a text that names the files it was saved to."""
-        nbytes = sum(_nbytes(value) for value in message.data.values())
-        if nbytes < self._display_nbytes:
-            return message
-        names = [
-            self._save_display(message, kind, value)
-            for kind, value in message.data.items()
-            if _nbytes(value) >= self._display_nbytes // 2
-        ]
-        saved = ", ".join(name for name in names if name) or "nowhere: the disk is full"
-        text = (
-            f"[rich output of {nbytes / 1e6:.1f} MB is too large to show; "
-            f"saved to {saved}]"
-        )
-        return msgspec.structs.replace(message, data={"text/plain": text}, metadata={})
-
-    def _save_display(self, message: DisplayOutput, kind: str, value: object) -> str:
-        self._displays += 1
-        number = self._numbers.get(message.cell_id, 0)
-        ending = kind.rpartition("/")[2].partition("+")[0]
-        name = f"cell-{number}-rank-{message.rank}-display-{self._displays}.{ending}"
-        data = value if isinstance(value, bytes) else str(value).encode()
-        path = self._folder.path / name
-        file = self._folder.write(path, None, data)
-        if file is None:
-            path.unlink(missing_ok=True)
-            return ""
-        self._folder.close(path, file)
-        return str(path)
+        return self._displays.take(message, self._numbers.get(message.cell_id, 0))
 
     # Files
 
@@ -296,7 +269,3 @@ class Spool:
             f"the rest goes to {stream.path}"
         )
         self.notices.append(Notice(text=text, cell_id=message.cell_id))
-
-
-def _nbytes(value: object) -> int:
-    return len(value) if isinstance(value, (str, bytes)) else len(str(value))

@@ -24,8 +24,9 @@ class ProviderFacts:
         ``"cpu:gloo,npu:hccl"`` plain ``dist.get_backend()`` answers with what torch
         stored, see Notes.
     forkable : bool
-        True if ranks may be forked from a template that imported torch; devices with
-        a driver behind them need processes of their own (spawn).
+        True if ranks may be forked from a template that has imported torch and called
+        `DeviceProvider.bind` for device 0, so that what it loads is shared; devices
+        with a driver behind them need processes of their own (spawn).
     label : str
         What views show, for example ``"simulated NPU"``. It never claims hardware
         that is not there.
@@ -103,6 +104,9 @@ class DeviceProvider(Protocol):
 
     def bind(self, local_rank: int) -> str:
         """Make the rank's device its current one. Runs in the rank, torch imported.
+
+        Where ranks are forked it has run for device 0 in the template before; there it
+        may start no thread and run no torch operation.
 
         Returns
         -------

@@ -73,7 +73,8 @@ def _split(lines: list[str]) -> list[str]:
 def _remote(run: list[str], start: int) -> list[str]:
     if not any(line.strip() for line in run):
         return []
-    cell = "\n" * start + "".join(run)
+    # IPython drops leading empty lines, and with them the line numbers.
+    cell = ("#" + "\n" * start if start else "") + "".join(run)
     if run[0].startswith("%%"):
         cell = "".join(run)  # a cell magic has to stay on top
     return [f"get_ipython().run_cell_magic('spmd', '', {cell!r})\n"]

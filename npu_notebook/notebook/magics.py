@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import (
@@ -54,6 +55,7 @@ def plain_errors() -> Iterator[None]:
         raise
 
 
+@cache
 def spmd_words(name: str) -> Words:
     """Return the options of ``%%spmd``."""
     words = Words(name, "Run code on all ranks, or on some.")
@@ -71,6 +73,7 @@ def spmd_words(name: str) -> Words:
     return words
 
 
+@cache
 def push_words() -> Words:
     """Return the options of ``%push``."""
     words = Words("%push", "Copy variables of the notebook to the ranks.")
@@ -79,6 +82,7 @@ def push_words() -> Words:
     return words
 
 
+@cache
 def pull_words() -> Words:
     """Return the options of ``%pull``."""
     words = Words("%pull", "Copy variables of the ranks to the notebook.")

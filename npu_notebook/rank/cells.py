@@ -25,6 +25,8 @@ _NEVER_RAN = ErrorInfo(
     kind="KeyboardInterrupt", message="interrupted before it began", interrupted=True
 )
 
+_AUTORELOAD = {"autoreload", "IPython.extensions.autoreload"}
+
 
 class Cells:
     """Run cells in the main thread.
@@ -105,7 +107,7 @@ class Cells:
         edited = self._modules.edited()
         extensions = self._shell.extension_manager
         # This one takes edits over without making a new module of it.
-        reloads = extensions is not None and "autoreload" in extensions.loaded
+        reloads = extensions is not None and _AUTORELOAD & extensions.loaded
         if edited and not reloads:
             sys.stderr.write(f"{explain(edited)}\n")
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Backend, PrefixStore, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +93,10 @@ class Groups:
         assert self._form is not None
         assert self._store is not None
         self._attempts += 1
+        # Part of the group's name in the store, left counted up by a failed attempt:
+        # ranks that have counted differently would never meet.
+        # Source: torch 2.13.0, distributed_c10d._process_group_name.
+        distributed_c10d._world.group_count = 0  # noqa: SLF001  there is no public way
         self._original_init(
             backend,
             store=PrefixStore(f"group-{self._attempts}", self._store),
@@ -174,7 +178,23 @@ def seat(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     where groups get wrapped. Subgroups are made by torch's
     ``_new_process_group_helper``.
     """
+    if group is not None and len(group._device_types) > 1:  # noqa: SLF001  no public way
+        _name_default_backend(group)
     return group
+
+
+def _name_default_backend(group: dist.ProcessGroup) -> None:
+    """Say which backend speaks for a group that has one per device type.
+
+    torch means to do this and compares "HCCL" with "hccl", so that leaving the group
+    prints a warning about hooks.
+    Source: torch 2.13.0, distributed_c10d._new_process_group_helper.
+    """
+    for device in group._device_types:  # noqa: SLF001  as above
+        name = Backend.default_device_backend_map.get(device.type, "")
+        kind = Backend.backend_type_map.get(name)
+        if kind == dist.ProcessGroup.BackendType.CUSTOM:
+            group._set_default_backend(kind)  # noqa: SLF001  as above
 
 
 def _is_ours(init_method: str | None) -> bool:
@@ -207,7 +227,7 @@ def _named_by_device(original: Callable[..., str]) -> Callable[..., str]:
         for part in name.split(","):
             device, colon, backend = part.partition(":")
             if colon and device != "cpu":
-                return dist.Backend(backend)
+                return Backend(backend)
         return name
 
     return get_backend

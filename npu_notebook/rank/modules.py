@@ -14,6 +14,8 @@ _LIBRARY = tuple(
     f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")
 )
 
+_OURS = f"{__name__.partition('.')[0]}."  # in a checkout it lies beside notebooks
+
 
 class _Import(NamedTuple):
     """What was imported: a reload makes a new ``spec``, an edit another time."""
@@ -66,6 +68,7 @@ class OwnModules:
                 isinstance(file, str)
                 and file.startswith(self._folder)
                 and not file.startswith(_LIBRARY)
+                and not name.startswith(_OURS)
                 and (now := _look_at(module)) is not None
             ):
                 self._imports[name] = now

@@ -108,9 +108,9 @@ class ScriptedController:
             self.seen.append(message)
             self._unread.append((message, payload))
 
-    def prepare(self, **env: str) -> HostPrepared:
+    def prepare(self, timeout_s: float = 45.0, **env: str) -> HostPrepared:
         self.send(PrepareHost(provider=self.provider, env=env))
-        return self.expect(HostPrepared, timeout_s=60.0)
+        return self.expect(HostPrepared, timeout_s=timeout_s)
 
     def spec(self, rank: int, **changes: Any) -> RankSpec:
         incarnation = self.incarnations.get(rank, -1) + 1

@@ -9,7 +9,7 @@ import os
 import pytest
 from jupyter_client.manager import KernelManager
 
-from npu_notebook import Cluster, ConfigError
+from npu_notebook import Cluster, LaunchError
 
 
 def test_this_environment_has_no_torch():
@@ -25,7 +25,7 @@ def test_ranks_without_a_device_run_cells_and_hold_variables():
 
 
 def test_a_device_that_needs_torch_says_that_it_is_missing():
-    with pytest.raises(ConfigError, match="torch"):
+    with pytest.raises(LaunchError, match=r"npu-notebook\[torch\].*--device none"):
         Cluster.start(num_ranks=2, device="cpu")
 
 

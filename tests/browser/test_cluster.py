@@ -106,7 +106,7 @@ def test_a_flood_is_capped_on_screen_and_whole_in_its_files(open_cluster, lab_se
         assert lines[:-1] == [f"line {i} of rank {rank}" for i in range(200_000)]
         assert lines[-1] == "flood over"
     notebook.save()
-    assert notebook.path.stat().st_size < 6_000_000
+    assert notebook.path.stat().st_size < 1_200_000
     assert "rate exceeded" not in lab_server.log_text()
 
 
@@ -122,7 +122,7 @@ def test_the_stop_button_ends_a_sleep_on_every_rank(open_cluster):
     notebook.press_stop()
     notebook.wait_done(1)
     assert time.monotonic() - pressed_s < 2
-    assert "KeyboardInterrupt" in notebook.output_text(1)
+    assert "Interrupted: ranks 0-3 at line 5" in notebook.output_text(1)
     text = notebook.run(2)
     for rank in range(4):
         assert f"[{rank}] x is {2 * rank}" in text

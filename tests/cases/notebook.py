@@ -16,7 +16,10 @@ import nbformat
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 
+from npu_notebook.topology import parse_ranks
+
 KERNEL_FILE = Path(__file__).parents[2] / "kernelspec" / "kernel.json"
+_LABEL = re.compile(r"\[([0-9,-]+)\] ?(.*)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 #: How long a kernel may take to start, or a cell to end, in seconds. The machines that
@@ -27,6 +30,11 @@ PATIENCE_S = 50.0
 def plain(text: str) -> str:
     """Return text without its colours."""
     return _ANSI.sub("", text)
+
+
+def each(*lines: str, num_ranks: int = 4) -> dict[int | str, list[str]]:
+    """Return `Cell.by_rank` of ranks that all have printed the same lines."""
+    return {rank: list(lines) for rank in range(num_ranks)}
 
 
 @dataclass
@@ -56,6 +64,23 @@ class Cell:
     @property
     def lines(self) -> list[str]:
         return self.text.splitlines()
+
+    @property
+    def by_rank(self) -> dict[int | str, list[str]]:
+        """The lines of each rank without labels; what has none stands under ""."""
+        # A busy machine may show equal lines of ranks in two pieces.
+        said: dict[int | str, list[str]] = {}
+        for line in self.lines:
+            labelled = _LABEL.fullmatch(line)
+            ranks = parse_ranks(labelled[1], 64) if labelled else ("",)
+            for rank in ranks:
+                said.setdefault(rank, []).append(labelled[2] if labelled else line)
+        return said
+
+    def all_said(self, line: str) -> bool:
+        """Whether four ranks have printed a line."""
+        said = self.by_rank
+        return all(line in said.get(rank, []) for rank in range(4))
 
     def stream(self, name: str) -> str:
         """Return what was written to stdout or stderr."""
@@ -109,17 +134,13 @@ class Notebook:
         )
         env = {**os.environ, "IPYTHONDIR": str(folder / "ipython"), **environment}
         self._manager.start_kernel(cwd=str(folder), env=env)
+        self.pid: int = self._manager.provisioner.process.pid
         self._client = self._manager.blocking_client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=PATIENCE_S)
         self._cells: dict[str, Cell] = {}
         self._displays: dict[str, list[dict[str, Any]]] = {}
         self.strays: list[Arrival] = []
-
-    @property
-    def pid(self) -> int:
-        """The kernel's process."""
-        return self._manager.provisioner.process.pid
 
     def begin(self, code: str) -> Cell:
         """Send a cell and return at once."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases.conftest import START
-from tests.cases.notebook import Arrival, Cell, Notebook
+from tests.cases.notebook import Arrival, Cell, Notebook, each
 
 #: What Jupyter's server lets pass, averaged over 3 s, before it drops output.
 #: Source: jupyter_server, ``iopub_msg_rate_limit`` and ``iopub_data_rate_limit``.
@@ -109,7 +109,7 @@ def test_h11_stop_works_within_two_seconds_in_the_middle_of_a_flood(
     assert cell.ended_s - pressed_s < 8.0
     printed = notebook.value("i")
     again = notebook.must("%spmd print('usable')")
-    assert again.lines == ["[0-3] usable"]
+    assert again.by_rank == each("usable")
     for rank, (hidden_lines, path) in hidden_by_rank(cell).items():
         lines = path.read_text().splitlines()
         assert shown_lines(cell, rank) + hidden_lines == len(lines)
@@ -154,7 +154,7 @@ def test_h12_four_progress_bars_are_four_lines_redrawn_in_place(
 
 def test_h12_a_carriage_return_begins_the_line_anew(shared_notebook: Notebook):
     cell = shared_notebook.must('%%spmd\nprint("a\\rb")')
-    assert cell.lines == ["[0-3] b"]
+    assert cell.by_rank == each("b")
 
 
 def test_h12_lines_printed_beside_a_bar_are_kept_above_or_below_it(

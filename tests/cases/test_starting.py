@@ -10,7 +10,7 @@ import pytest
 
 from npu_notebook import Cluster
 from npu_notebook.errors import ConfigError, LaunchError, NpuNotebookError
-from tests.cases.notebook import Notebook
+from tests.cases.notebook import Notebook, each
 
 START_CPU = "%npu_cluster start -n 2 --device cpu"
 SUM = (
@@ -31,7 +31,7 @@ def test_h23_half_a_set_of_slurm_variables_is_ignored_in_one_line(
     cell = notebook.must(
         "%%spmd\nimport os\nprint(world_size, os.environ['WORLD_SIZE'])"
     )
-    assert cell.lines == ["[0-3] 4 4"]
+    assert cell.by_rank == each("4 4")
 
 
 def test_h23_variables_left_over_from_another_job_do_no_harm(
@@ -48,10 +48,11 @@ def test_h23_variables_left_over_from_another_job_do_no_harm(
     notebook = open_notebook(**left_over)
     notebook.must(START_CPU)
     cell = notebook.must(
-        "%%spmd\nimport os\n[os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')]"
+        "%%spmd\nimport os\n"
+        "[os.environ[name] for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')]"
     )
-    assert cell.lines == ["[0] ['0', '0', '2']", "[1] ['1', '1', '2']"]
-    assert notebook.must(SUM).lines == ["[0-1] 3.0"]
+    assert sorted(cell.lines) == ["[0] ['0', '0', '2']", "[1] ['1', '1', '2']"]
+    assert notebook.must(SUM).by_rank == each("3.0", num_ranks=2)
 
 
 def test_h25_ranks_are_fresh_processes_and_the_notebook_opens_no_device(
@@ -75,7 +76,7 @@ def test_h25_ranks_are_fresh_processes_and_the_notebook_opens_no_device(
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """29500, or another port when that one is taken already, with a listener of ours."""
+    """Listen on 29500, or on another port when that one is taken already."""
     with socket.socket() as listener:
         try:
             listener.bind(("", 29500))
@@ -95,12 +96,13 @@ def test_h26_two_notebooks_start_beside_a_listener_on_the_usual_port(
     ports = []
     for number, notebook in enumerate((first, second)):
         notebook.must(f"%spmd mine = {number}")
-        assert notebook.must(SUM).lines == ["[0-1] 3.0"]
+        assert notebook.must(SUM).by_rank == each("3.0", num_ranks=2)
         cell = notebook.must(
             "%%spmd\nimport os\nprint(mine, os.environ['MASTER_PORT'])"
         )
-        (line,) = cell.lines
-        assert line.startswith(f"[0-1] {number} ")
+        line = cell.by_rank[0][0]
+        assert cell.by_rank == each(line, num_ranks=2)
+        assert line.startswith(f"{number} ")
         ports.append(line.split()[-1])
     assert len({*ports, "29500"}) == 3
 

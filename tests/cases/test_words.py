@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cases.conftest import START
-from tests.cases.notebook import Notebook
+from tests.cases.notebook import Notebook, each
 
 BRACES = 'print(f"{x}", "$x", "{x}")'
 
@@ -31,15 +31,15 @@ def test_h19_variables_set_before_start_arrive_and_later_ones_are_spoken_of(
     notebook = open_notebook()
     notebook.must("%env FOO=1")
     notebook.must(START)
-    assert notebook.must(SHOW).lines == ["[0-3] 1 None"]
+    assert notebook.must(SHOW).by_rank == each("1 None")
 
     later = notebook.must("%env BAR=private-word")
     assert "do not get BAR" in later.stream("stderr")
     assert "%spmd %env BAR=" in later.stream("stderr")
     assert "private-word" not in later.stream("stderr")  # secrets are not repeated
-    assert notebook.must(SHOW).lines == ["[0-3] 1 None"]
+    assert notebook.must(SHOW).by_rank == each("1 None")
     notebook.must("%spmd %env BAR=2")  # the command that the sentence names
-    assert notebook.must(SHOW).lines == ["[0-3] 1 2"]
+    assert notebook.must(SHOW).by_rank == each("1 2")
 
     group = notebook.must("%env HCCL_CONNECT_TIMEOUT=600")
     assert "HCCL_CONNECT_TIMEOUT" in group.stream("stderr")
@@ -50,7 +50,7 @@ def test_h19_variables_set_before_start_arrive_and_later_ones_are_spoken_of(
     assert "BAR" not in by_python.stream("stderr")  # said once
 
     notebook.must(f"{START} --env FOO=3 --env BAZ=4")
-    assert notebook.must(SHOW).lines == ["[0-3] 3 private-word"]
+    assert notebook.must(SHOW).by_rank == each("3 private-word")
 
 
 def test_h20_a_module_beside_the_notebook_is_imported_and_its_edit_arrives(
@@ -62,21 +62,21 @@ def test_h20_a_module_beside_the_notebook_is_imported_and_its_edit_arrives(
     module.write_text("def f(): return 1\n")
     notebook.must(START)
     cell = "%%spmd\nfrom helper import f\nimport os\nprint(f(), os.getcwd())"
-    assert notebook.must(cell).lines == [f"[0-3] 1 {folder}"]
+    assert notebook.must(cell).by_rank == each(f"1 {folder}")
     module.write_text("def f(): return 2  # edited\n")
     edited = notebook.must(cell)
-    assert edited.stream("stdout").splitlines() == [f"[0-3] 1 {folder}"]
-    told = edited.stream("stderr")
-    assert told.startswith("[0-3] helper has changed since its import")
-    assert told.count("\n") == 1
+    told = edited.by_rank[0][-1]
+    assert edited.by_rank == each(f"1 {folder}", told)
+    assert told.startswith("helper has changed since its import")
+    assert told in edited.stream("stderr")
     # The words of the sentence, typed as they stand there.
     now, load, every = re.findall(r"`(%spmd .*?)`", told)
     notebook.must(now)
-    assert notebook.must(cell).lines == [f"[0-3] 2 {folder}"]
+    assert notebook.must(cell).by_rank == each(f"2 {folder}")
     notebook.must(load)
     notebook.must(every)
     module.write_text("def f(): return 3  # edited again\n")
-    assert notebook.must(cell).lines == [f"[0-3] 3 {folder}"]
+    assert notebook.must(cell).by_rank == each(f"3 {folder}")
 
 
 def test_h20_a_missing_module_is_one_message(shared_notebook: Notebook):

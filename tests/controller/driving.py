@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from npu_notebook import messages
 from npu_notebook.controller import events
-from npu_notebook.controller.board import ProviderWords, Surroundings
+from npu_notebook.controller.facts import ProviderWords, Surroundings
 from npu_notebook.controller.lifecycle import Lifecycle
 from npu_notebook.messages import (
     BulkLayout,

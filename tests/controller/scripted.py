@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from tests.controller.driving import host_fact
 
 M = TypeVar("M", bound=Message)
 _TIMEOUT_S = 20.0
+_NUMBERS = itertools.count()
 _ROOT = Path(__file__).parents[2]
 _ENTRY_POINTS = """\
 [npu_notebook.launchers]
@@ -88,7 +90,7 @@ class ScriptedCluster:
 
     def __init__(self, folder: Path, **spec: Any) -> None:
         facts: dict[str, Any] = {
-            "name": "scripted",
+            "name": f"scripted-{next(_NUMBERS)}",
             "num_ranks": 2,
             "device": "none",
             "hosts": (HostSpec(name="a"),),
@@ -101,6 +103,7 @@ class ScriptedCluster:
         runtime.write_private(self.paths.spec_file, data)
         self.peers: list[ScriptedPeer] = []
         self.ranks: list[ScriptedPeer] = []
+        self.agent: ScriptedPeer | None = None
         self._plugins = folder / "scripted-0.dist-info"
         self._plugins.mkdir(exist_ok=True)
         (self._plugins / "entry_points.txt").write_text(_ENTRY_POINTS)
@@ -157,7 +160,7 @@ class ScriptedCluster:
 
     def join_agent(self) -> ScriptedPeer:
         """Join the agent and prepare its host."""
-        agent = self.peer(wire.agent_identity("a"))
+        self.agent = agent = self.peer(wire.agent_identity("a"))
         fact = host_fact("a", python=runtime.python_version(), torch="")
         joined = messages.AgentJoined(
             protocol_version=messages.PROTOCOL_VERSION, fact=fact
@@ -186,8 +189,7 @@ class ScriptedCluster:
         """Come up; return the notebook."""
         self.connection()
         notebook = self.notebook()
-        self.agent = self.join_agent()
-        start = self.agent.expect(messages.StartRanks)
+        start = self.join_agent().expect(messages.StartRanks)
         self.ranks = [self.join_rank(spec) for spec in start.ranks]
         while True:
             change = notebook.expect(messages.StateChanged)
@@ -209,12 +211,22 @@ class ScriptedCluster:
 
     def close(self) -> None:
         """End the controller whatever happened."""
-        for peer in self.peers:
-            peer.close()
         if self.process.poll() is None:
             self.process.terminate()
+            if self.agent is not None:
+                self._say_host_ended(self.agent)
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        for peer in self.peers:
+            peer.close()
+
+    def _say_host_ended(self, agent: ScriptedPeer) -> None:
+        for _ in range(100):
+            if self.process.poll() is not None:
+                return
+            if isinstance(agent.next(0.1), messages.EndHost):
+                agent.send(messages.HostEnded(host="a"))
+                return

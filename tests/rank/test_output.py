@@ -171,7 +171,8 @@ def test_a_logging_handler_of_an_earlier_cell_logs_into_the_present_one(
 ):
     code = (
         "import logging, sys\nlog = logging.getLogger('mine')\n"
-        "log.addHandler(logging.StreamHandler(sys.stdout)); log.setLevel(logging.INFO)\n"
+        "log.addHandler(logging.StreamHandler(sys.stdout))\n"
+        "log.setLevel(logging.INFO)\n"
         "log.info('hello')"
     )
     assert rank.run(code).text() == "hello\n"

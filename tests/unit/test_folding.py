@@ -204,6 +204,16 @@ def test_a_question_without_newline_becomes_live_and_is_not_lost():
     assert shown(folder.take(1.0)) == ["[0] next"]
 
 
+def test_a_line_cut_in_the_middle_of_a_flood_does_not_become_live():
+    folder = Folder([0])
+    folder.feed_text(0, "stdout", "x" * 99 + "\n" + "line\n" * 2000 + "li", 0.0)
+    folder.take(0.2)
+    assert folder.live(1.0) == {}
+    folder.feed_text(0, "stdout", "ne\n", 1.1)
+    assert shown(folder.take(1.3)) == ["[0] line"]
+    assert folder.take_ends() == []
+
+
 def test_only_one_stream_of_a_rank_is_live():
     folder = Folder([0])
     folder.feed_text(0, "stderr", "\r10%", 0.0)

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from npu_notebook import messages
-from npu_notebook.controller.board import cluster_state
+from npu_notebook.controller.facts import cluster_state
 from npu_notebook.controller.records import TRANSITIONS
 from npu_notebook.messages import ClusterState, RankState
 from tests.controller.driving import World
@@ -107,9 +107,9 @@ def test_every_message_to_the_controller_has_a_reaction():
 def test_doctests_of_the_controller_hold():
     import doctest
 
-    from npu_notebook.controller import board, versions, words
+    from npu_notebook.controller import facts, versions, words
 
-    for module in (board, versions, words):
+    for module in (facts, versions, words):
         result = doctest.testmod(module)
         assert result.attempted
         assert not result.failed

@@ -185,13 +185,13 @@ def remote(code: str) -> str:
     ("cell", "expected"),
     [
         ("x = 1\ny\n", remote("x = 1\ny\n")),
-        ("\n\nx\n", remote("\n\nx\n")),
+        ("x\n%push x\ny\n", remote("x\n") + "%push x\n" + remote("#\n\ny\n")),
         ("%time f()\n!ls\n", remote("%time f()\n!ls\n")),
         ("%%time\nf()\n", remote("%%time\nf()\n")),
         ("%%bash\nls\n", "%%bash\nls\n"),
         ("%%spmd --ranks 0\nx\n", "%%spmd --ranks 0\nx\n"),
         ("%npu_cluster status\n", "%npu_cluster status\n"),
-        ("%push x\nf(x)\n", "%push x\n" + remote("\nf(x)\n")),
+        ("%push x\nf(x)\n", "%push x\n" + remote("#\nf(x)\n")),
         (
             "train()\n%pull loss --ranks 0\n",
             remote("train()\n") + "%pull loss --ranks 0\n",

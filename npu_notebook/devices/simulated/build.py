@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -269,6 +270,7 @@ def _run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
         env={**os.environ, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"},
     ) as process:
         try:
@@ -281,8 +283,10 @@ def _run(
                 else:
                     return process.returncode, output
         finally:
-            # After Ctrl-C or a failing report(): the compiler must not stay behind.
-            process.terminate()
+            # After Ctrl-C or a failing report(): neither the compiler nor the programs
+            # it started may stay behind.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
 
 
 def _compile_error(

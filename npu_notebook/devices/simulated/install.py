@@ -54,7 +54,10 @@ def install(local_rank: int) -> str:
         problem = f"rank {local_rank} of this host has no NPU: {devices} are simulated"
         remedy = "Unset NPU_NOTEBOOK_SIMULATED_DEVICES or set it to a larger number."
         raise ConfigError(problem, remedy)
-    if not hasattr(torch, "npu"):
+    if hasattr(torch, "npu"):
+        # Inherited by a fork of the agent's template, which knew other settings.
+        library().start(devices, simulated_memory_nbytes())
+    else:
         _install(devices, simulated_memory_nbytes())
     library().exchange_device(local_rank)
     return f"npu:{local_rank}"

@@ -19,7 +19,7 @@ class Library(Protocol):
     build_key: str
 
     def start(self, devices: int, nbytes: int, /) -> None:
-        """Make `devices` devices of `nbytes` bytes each exist."""
+        """Make `devices` devices of `nbytes` bytes each exist; the last call counts."""
 
     def device_count(self) -> int:
         """Return the number of devices."""

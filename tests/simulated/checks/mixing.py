@@ -65,9 +65,7 @@ def foreach_lists_may_hold_several_devices(rank: Rank) -> None:
     assert all(s.tolist() == [2, 2] for s in sums)
     torch._foreach_mul_(xs, 3.0)
     assert all(x.tolist() == [3, 3] for x in xs)
-    raises(
-        RuntimeError, lambda: torch._foreach_add(xs[:1], [xs[1]]), "same device"
-    )
+    raises(RuntimeError, lambda: torch._foreach_add(xs[:1], [xs[1]]), "same device")
 
 
 def a_cpu_number_is_read_but_not_written(rank: Rank) -> None:

@@ -88,17 +88,13 @@ def inductor(rank: Rank) -> None:
 def data_parallel(rank: Rank) -> None:
     module = nn.DataParallel(nn.Linear(4, 4).npu(0), device_ids=[0, 1])
     x = torch.ones(4, 4, device="npu:0")
-    raises(
-        NotImplementedError, lambda: module(x), SIMULATED, "DistributedDataParallel"
-    )
+    raises(NotImplementedError, lambda: module(x), SIMULATED, "DistributedDataParallel")
 
 
 def sharing_through_torch_multiprocessing(rank: Rank) -> None:
     queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
     for value in (torch.ones(3).npu(), nn.Parameter(torch.ones(3).npu())):
-        raises(
-            NotImplementedError, lambda v=value: queue.put(v), SIMULATED, ".cpu()"
-        )
+        raises(NotImplementedError, lambda v=value: queue.put(v), SIMULATED, ".cpu()")
     queue.put(torch.ones(2))
     assert queue.get().tolist() == [1, 1]
 

@@ -1,0 +1,89 @@
+"""What happens to the cluster when its notebook starts again, is closed or restarted."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from npu_notebook import runtime
+from tests.cases.notebook import PATIENCE_S, Notebook
+from tests.notebook.conftest import START
+
+
+def running() -> set[str]:
+    return {one.connection.name for one in runtime.list_clusters() if one.alive}
+
+
+def becomes(names: set[str], timeout_s: float) -> bool:
+    pause = threading.Event()
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        if running() & names == set():
+            return True
+        pause.wait(0.1)
+    return False
+
+
+def restart(notebook: Notebook) -> None:
+    """Restart the kernel as a front end's button does."""
+    notebook._manager.restart_kernel()
+    notebook._client.wait_for_ready(timeout=PATIENCE_S)
+
+
+def test_starting_again_replaces_the_notebooks_own_cluster_and_says_so(
+    notebook: Notebook,
+):
+    name = notebook.value("cluster.name")
+    again = notebook.must(f"{START}")
+    assert f"Replacing this notebook's earlier cluster '{name}'" in again.text
+    assert notebook.value("cluster.name") == name
+    assert notebook.must("%spmd --ranks 3 rank").lines == ["[3] 3"]
+
+
+def test_two_clusters_of_one_notebook_and_the_way_between_them(notebook: Notebook):
+    first = notebook.value("cluster.name")
+    notebook.must("%spmd --quiet who = 'first'")
+    notebook.must("%npu_cluster start -n 2 --device none --name second")
+    notebook.must("%spmd --quiet who = 'second'")
+    assert notebook.must("%spmd who").lines == ["[0-1] 'second'"]
+    notebook.must(f"%npu_cluster attach {first}")
+    assert notebook.must("%spmd who").lines == ["[0-3] 'first'"]
+    notebook.must("%npu_cluster stop second")
+    assert notebook.must("%spmd who").lines == ["[0-3] 'first'"]
+    assert "second" not in running()
+
+
+def test_closing_the_notebook_ends_its_cluster(open_notebook: Callable[..., Notebook]):
+    notebook = open_notebook("closed")
+    notebook.must(f"{START} --name closed")
+    assert "closed" in running()
+    notebook.close()
+    assert becomes({"closed"}, 10)
+
+
+def test_keep_lets_it_linger_for_its_time(open_notebook: Callable[..., Notebook]):
+    notebook = open_notebook("keeper")
+    notebook.must(f"{START} --name kept --keep --linger 4")
+    notebook.close()
+    assert "kept" in running()
+    assert becomes({"kept"}, 30)
+
+
+def test_a_restart_of_the_kernel_loses_nothing(open_notebook: Callable[..., Notebook]):
+    notebook = open_notebook("restarted")
+    notebook.must(f"{START} --name survivor")
+    notebook.must("%spmd x = rank * 7")
+    restart(notebook)
+    assert "survivor" in running()
+    notebook.must("%npu_cluster attach survivor")
+    notebook.must("%pull x")
+    assert notebook.value("x") == [0, 7, 14, 21]
+    restart(notebook)
+    again = notebook.must(START)
+    assert "Replacing this notebook's earlier cluster 'survivor'" in again.text
+    assert "NameError" in notebook.run("%spmd x").error
+
+
+def test_the_cluster_is_called_like_the_notebook(open_notebook):
+    notebook = open_notebook("named", JPY_SESSION_NAME="/home/me/My work (2).ipynb")
+    notebook.must(START)
+    assert notebook.value("cluster.name") == "My-work-2"
