@@ -80,7 +80,8 @@ $(VENV)/.made:
 
 # One stamp per extra: installed again when what it was made from has changed.
 $(VENV)/.has-%: $(VENV)/.made pyproject.toml constraints.txt kernelspec/kernel.json
-	$(PIP_INSTALL) -c constraints.txt -e '.[$*]'
+	@echo "Installing into $(VENV): $* (minutes, the first time)"
+	@$(PIP_INSTALL) -c constraints.txt -e '.[$*]'
 	@touch $@
 
 # torch and the test tools are borrowed from $(VENV): its folder comes last in sys.path,

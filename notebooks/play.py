@@ -8,8 +8,10 @@ Ends with 1 if a cell fails. The notebook's file is not changed.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +23,16 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 
+REDRAW_EVERY_S = 10.0
+"""How often a changing display is printed where lines cannot be taken back."""
+
+
 class Player(NotebookClient):
     """A notebook client that prints outputs and headings as they come."""
 
-    _shown_cell: int | None = None
-    _shown_lines: tuple[str, ...] = ()
+    _cell: int | None = None
+    _lines: tuple[str, ...] = ()
+    _redrawn_s = 0.0
 
     def process_message(
         self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
@@ -34,23 +41,34 @@ class Player(NotebookClient):
         try:
             return super().process_message(msg, cell, cell_index)
         finally:
-            self._show(cell, cell_index)
+            state = msg["content"].get("execution_state")
+            self._show(cell, cell_index, is_over=state == "idle")
 
-    def _show(self, cell: NotebookNode, cell_index: int) -> None:
-        if self._shown_cell != cell_index:
-            self._shown_cell, self._shown_lines = cell_index, ()
+    def _show(self, cell: NotebookNode, cell_index: int, *, is_over: bool) -> None:
+        if self._cell != cell_index:
+            self._cell, self._lines = cell_index, ()
             for heading in headings_before(self.nb, cell_index):
                 print(f"\n{heading}\n", flush=True)
         lines = tuple(line for out in cell.outputs for line in text_of(out))
-        # An output that is redrawn, as progress is, is printed from where it differs.
-        same = 0
-        for old, new in zip(self._shown_lines, lines, strict=False):
-            if old != new:
-                break
-            same += 1
+        pairs = zip(self._lines, lines, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        old = self._lines[same:]
+        if old and can_take_back(old):
+            print(f"\x1b[{len(old)}A\x1b[J", end="")
+        elif old:
+            now_s = time.monotonic()
+            if not is_over and now_s - self._redrawn_s < REDRAW_EVERY_S:
+                return
+            self._redrawn_s = now_s
         for line in lines[same:]:
             print(line, flush=True)
-        self._shown_lines = lines
+        self._lines = lines
+
+
+def can_take_back(lines: tuple[str, ...]) -> bool:
+    """Return whether printed lines can be overwritten: each fills one row."""
+    columns = shutil.get_terminal_size().columns
+    return sys.stdout.isatty() and max(map(len, lines)) < columns
 
 
 def text_of(output: NotebookNode) -> list[str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from npu_notebook.cluster import CellHandle, CellResult, Cluster
+    from npu_notebook.cells import CellHandle, CellResult
+    from npu_notebook.cluster import Cluster
     from npu_notebook.errors import (
         CellError,
         ConfigError,
@@ -28,8 +29,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cluster": "npu_notebook.cluster",
-    "CellHandle": "npu_notebook.cluster",
-    "CellResult": "npu_notebook.cluster",
+    "CellHandle": "npu_notebook.cells",
+    "CellResult": "npu_notebook.cells",
     "CellError": "npu_notebook.errors",
     "ConfigError": "npu_notebook.errors",
     "DataError": "npu_notebook.errors",

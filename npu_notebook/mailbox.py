@@ -30,6 +30,7 @@ class Mailbox(Generic[T]):
         os.set_blocking(self._write_fd, False)
         self._woken = False
         self._closed = False
+        self._pid = os.getpid()
         self._fd_lock = threading.Lock()  # a closed descriptor may be someone else's
 
     def fileno(self) -> int:
@@ -37,14 +38,15 @@ class Mailbox(Generic[T]):
         return self._read_fd
 
     def put(self, item: T) -> None:
-        """Leave an item; never blocks. After `close` the item is dropped."""
+        """Leave an item; never blocks. It is dropped after `close` and in a fork."""
         self._items.append(item)
         # The owner clears the flag before it takes items: whoever finds it set has
         # appended before that, so its item is taken by the drain to come.
         if self._woken:
             return
         with self._fd_lock:
-            if not self._closed and not self._woken:
+            # A forked child shares the pipe: its byte would wake the parent for ever.
+            if not self._closed and not self._woken and os.getpid() == self._pid:
                 self._woken = True
                 os.write(self._write_fd, b"\0")
 

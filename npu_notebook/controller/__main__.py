@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FLUSH_MS = 1000
+"""What the last words to notebooks may take."""
+
 
 def main(words: list[str]) -> int:
     """Serve a cluster until it ends; return the exit code."""
@@ -96,18 +99,36 @@ def _serve(paths: ClusterPaths) -> None:
         describe_provider=_describe_provider,
     )
     launcher: Launcher = plugins.load("npu_notebook.launchers", spec.launcher)
-    spool = Spool(paths.spool, spec.output_cap_nbytes)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    router = wire.open_router(context, paths.endpoint, None)
-    controller = Controller(Lifecycle(spec, around), spec, router, spool, launcher)
     try:
+        controller = _open(spec, paths, context, around, launcher)
+        try:
+            controller.run()
+        finally:
+            controller.close()
+    finally:
+        context.destroy(linger=_FLUSH_MS)
+
+
+def _open(
+    spec: ClusterSpec,
+    paths: ClusterPaths,
+    context: zmq.Context[zmq.Socket[bytes]],
+    around: Surroundings,
+    launcher: Launcher,
+) -> Controller:
+    try:
+        router = wire.open_router(context, paths.endpoint, None)
+        spool = Spool(paths.spool, spec.output_cap_nbytes)
+        controller = Controller(Lifecycle(spec, around), spec, router, spool, launcher)
+        # Whoever reads the connection file may send a signal.
         controller.watching.install_signals()
         runtime.write_connection(paths, _connection(spec, paths))
-        controller.run()
-    finally:
-        controller.close()
-        router.close()
-        context.term()
+    except (OSError, zmq.ZMQError) as error:
+        problem = f"the files of cluster '{spec.name}' cannot be made ({error})"
+        remedy = f"Make room in {paths.directory} and {paths.spool}."
+        raise ConfigError(problem, remedy) from error
+    return controller
 
 
 def _complete(spec: ClusterSpec) -> ClusterSpec:

@@ -210,14 +210,11 @@ class Cells:
 
     def refuse(self, cell: Cell, errors: dict[int, ErrorInfo]) -> None:
         """End a cell that has not run: ``errors`` by rank say why."""
-        cause = f"{words.name_ranks(errors)} could not"
+        others = words.not_run_because_of(errors)
         for rank in cell.ranks:
-            error = errors.get(rank)
-            cell.outcomes[rank] = RankOutcome(
-                rank=rank,
-                error=error or words.not_run_error(cause),
-                lost=error is not None and error.kind == "RankLostError",
-            )
+            error = errors.get(rank, others)
+            lost = error.kind == words.LOST
+            cell.outcomes[rank] = RankOutcome(rank=rank, error=error, lost=lost)
         self._finish(cell)
 
     def _finish(self, cell: Cell) -> None:
@@ -240,7 +237,7 @@ class Cells:
         for cell in list(self._cells.values()):
             if cell.key in {job.key for job in self._jobs.active}:
                 for rank in cell.running:
-                    error = ErrorInfo(kind="RankLostError", message=reason)
+                    error = ErrorInfo(kind=words.LOST, message=reason)
                     cell.lose(rank, error)
             else:
                 errors = {rank: words.not_run_error(reason) for rank in cell.ranks}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import zmq
 
-from npu_notebook import wire
+from npu_notebook import messages, wire
 from npu_notebook.bulk import REGION_PREFIX
 from npu_notebook.controller import events, words
 from npu_notebook.controller.outgoing import Outgoing
@@ -67,7 +67,7 @@ class Controller:
         self._spool = spool
         self._launcher = launcher
         self._endpoint = lifecycle.board.around.endpoint
-        self._logs = Path(lifecycle.board.around.logs)
+        self._log_file = Path(lifecycle.board.around.logs) / "controller.log"
         self._children = Children()
         self.watching = Watching(router)
         self._outgoing = Outgoing(router, spool, lifecycle.board)
@@ -97,12 +97,19 @@ class Controller:
         self._children.end_all()
         self._spool.close()
         self.watching.close()
+        self._router.close()
 
     # Events
 
     def _tell(self, event: events.Event) -> None:
-        for action in self._lifecycle.handle(event):
-            self._perform(action)
+        try:
+            for action in self._lifecycle.handle(event):
+                self._perform(action)
+        except Exception:  # a mistake of ours must not cost the user's variables
+            log.exception("this event was not dealt with: %r", event)
+            text = f"the controller made a mistake; its log says more: {self._log_file}"
+            peers = tuple(r.peer for r in self._lifecycle.board.notebooks.values())
+            self._outgoing.send(peers, messages.Notice(text=text, level="error"))
 
     def _receive(self) -> None:
         for _ in range(_MESSAGES_AT_ONCE):
@@ -174,7 +181,7 @@ class Controller:
     def _launch(self, action: events.LaunchAgent) -> None:
         host = action.host
         try:
-            log_path = self._logs / f"agent-{host.name}.log"
+            log_path = Path(self._lifecycle.board.agent_log_path(host.name))
             self._launcher.launch(host, self._agent_command(host.name), log_path)
         except (NpuNotebookError, OSError) as error:
             log.exception("the agent on %s cannot be launched", host.name)

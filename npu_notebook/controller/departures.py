@@ -83,7 +83,8 @@ class Departures:
         record.reason = _reason(leaving, reason)
         record.leaving = Leaving.NO
         record.doing = ""
-        record.move(RankState.LOST if leaving is Leaving.NO else RankState.ENDED)
+        unwanted = leaving in (Leaving.NO, Leaving.HOST_LOST)
+        record.move(RankState.LOST if unwanted else RankState.ENDED)
         error = words.lost_error(record.rank, record.host, record.pid, record.reason)
         last_words = self._last_words.pop(record.rank, None)
         board.changed()
@@ -131,14 +132,24 @@ class Departures:
 
     def lose_host(self, host: HostRecord, reason: str) -> None:
         """Count the ranks of a host without an agent as lost."""
-        for record in self._board.ranks:
-            if record.host != host.spec.name or record.gone:
-                continue
+        there = [
+            record
+            for record in self._board.ranks
+            if record.host == host.spec.name and not record.gone
+        ]
+        text = f"host {host.spec.name} is lost: {reason}"
+        if there:
+            ranks = [record.rank for record in there]
+            verb = "is lost with it" if len(ranks) == 1 else "are lost with it"
+            text += f"; {words.name_ranks(ranks)} {verb}, {words.restart_hint(ranks)}"
+            text += " starts again"
+        self._board.notice(text, "error")
+        for record in there:
             if record.state is RankState.WAITING:
                 self._give_up(record, f"host {record.host} is lost: {reason}")
             else:
                 # What was asked of the agent is moot; its end is the reason now.
-                record.leaving = Leaving.NO
+                record.leaving = Leaving.HOST_LOST
                 self._end_rank(record, f"is lost with its host: {reason}")
 
     def host_failed(self, failure: StartFailed) -> None:
@@ -191,5 +202,5 @@ def _reason(leaving: Leaving, reason: str) -> str:
             return "was ended because it could not be interrupted"
         case Leaving.STOP:
             return "was ended with the cluster"
-        case Leaving.NO:
+        case Leaving.NO | Leaving.HOST_LOST:
             return reason

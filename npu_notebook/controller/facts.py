@@ -93,6 +93,10 @@ class Facts:
         ]
         self._by_name = {str(record.rank): record for record in self.ranks}
 
+    def agent_log_path(self, host: str) -> str:
+        """Return where an agent's own words go, on the controller's host."""
+        return str(PurePath(self.around.logs) / f"agent-{host}.log")
+
     @property
     def has_groups(self) -> bool:
         """True if ranks form process groups (all providers but "none")."""

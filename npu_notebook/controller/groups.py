@@ -170,4 +170,4 @@ def _is_ready(record: RankRecord) -> bool:
 
 
 def _is_loss(error: ErrorInfo) -> bool:
-    return error.kind == "RankLostError"
+    return error.kind == words.LOST

@@ -42,8 +42,10 @@ class Interrupts:
     def _on_interrupt(
         self, _peer: Peer, message: messages.InterruptCell, _payload: Payload
     ) -> None:
+        # With nothing running, what waits (for a process group, say) is what to stop.
+        idle = message.cell_id is None and not self._jobs.active
         for job in self._jobs.waiting:
-            if job.key == message.cell_id and isinstance(job, Cell):
+            if isinstance(job, Cell) and (idle or job.key == message.cell_id):
                 self._jobs.withdraw(job)
                 errors = {rank: words.cancelled_error() for rank in job.ranks}
                 job.refuse(errors)

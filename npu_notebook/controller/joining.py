@@ -67,10 +67,12 @@ def describe_missing(board: Board) -> tuple[str, str]:
     """Say what a start still waits for, and which log may tell more."""
     away = [h.spec.name for h in board.hosts.values() if not h.connected]
     if away:
-        return f"the agent on {', '.join(away)} has not joined", ""
+        log_path = board.agent_log_path(away[0])
+        return f"the agent on {', '.join(away)} has not joined", log_path
     for host in board.hosts.values():
         if host.stage is HostStage.PREPARING:
-            return f"host {host.spec.name} is still being prepared", ""
+            log_path = board.agent_log_path(host.spec.name)
+            return f"host {host.spec.name} is still being prepared", log_path
     if any(record.state is RankState.WAITING for record in board.ranks):
         return f"the store on {board.ranks[0].host} has not started", ""
     late = [r for r in board.ranks if r.state is RankState.STARTING]

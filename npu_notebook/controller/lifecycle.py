@@ -177,12 +177,13 @@ class Lifecycle:
         if not board.started:
             what = f"the agent on {event.host}"
             failure = StartFailed(
-                what=what, reason=event.reason, stderr_tail=event.tail
+                what=what,
+                reason=event.reason,
+                stderr_tail=event.tail,
+                log_path=board.agent_log_path(event.host),
             )
             self._fail_start(failure)
             return
-        text = f"host {event.host} is lost: {event.reason}"
-        board.notice(text, "error")
         self._routes.lose_host(event.host)
         self._pushes.lose_host(host)
         self._departures.lose_host(host, event.reason)

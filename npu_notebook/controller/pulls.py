@@ -40,9 +40,9 @@ class Pull:
 
     def refuse(self, errors: dict[int, ErrorInfo]) -> None:
         """See `Job`."""
-        cause = words.not_run_error(f"{words.name_ranks(errors)} could not")
+        others = words.not_run_because_of(errors)
         for rank in sorted(self.waiting):
-            self._pulls.answer_without(self, rank, errors.get(rank, cause))
+            self._pulls.answer_without(self, rank, errors.get(rank, others))
 
 
 class Pulls:
@@ -130,7 +130,7 @@ class Pulls:
 
     def end_all(self, reason: str) -> None:
         """End every pull because the cluster ends."""
-        error = ErrorInfo(kind="RankLostError", message=reason)
+        error = ErrorInfo(kind=words.LOST, message=reason)
         for pull in list(self._pulls.values()):
             for rank in sorted(pull.waiting):
                 self.answer_without(pull, rank, error)

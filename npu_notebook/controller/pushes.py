@@ -206,7 +206,7 @@ class Pushes:
 
     def end_all(self, reason: str) -> None:
         """End every push because the cluster ends."""
-        error = ErrorInfo(kind="RankLostError", message=reason)
+        error = ErrorInfo(kind=words.LOST, message=reason)
         for push in list(self._pushes.values()):
             push.refuse(dict.fromkeys(push.ranks, error))
 

@@ -47,9 +47,10 @@ WORKING = frozenset({RankState.RUNNING, RankState.INTERRUPTING})
 
 
 class Leaving(enum.StrEnum):
-    """Why the controller asked for a rank's process to be ended."""
+    """Why a rank's process ends; NO if nobody asked for it."""
 
     NO = ""
+    HOST_LOST = "host lost"
     RESTART = "restart"
     INTERRUPT = "interrupt"
     STOP = "stop"

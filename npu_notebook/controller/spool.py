@@ -24,7 +24,7 @@ _BUFFER_NBYTES = 64 << 10
 """Output that stays below this never touches the disk."""
 _BUDGET_NBYTES = 1 << 30
 _DISPLAY_NBYTES = 10 << 20
-_REMEMBERED_CELLS = 1000
+_REMEMBERED_CELLS = 200
 _REDRAWN_FACTOR = 64
 """How much more than the cap may be sent when lines are drawn over and over."""
 

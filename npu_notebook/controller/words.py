@@ -9,8 +9,10 @@ from npu_notebook.messages import ErrorInfo
 from npu_notebook.topology import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+LOST = "RankLostError"
+"""Kind of the error of a rank that is gone."""
 _HINTS = {
     "SIGKILL": "often the out-of-memory killer",
     "SIGSEGV": "a crash in native code: a segmentation fault",
@@ -82,12 +84,27 @@ def lost_error(rank: int, host: str, pid: int | None, reason: str) -> ErrorInfo:
     """
     where = host if pid is None else f"{host}, pid {pid}"
     message = f"rank {rank} ({where}) {reason}"
-    return ErrorInfo(kind="RankLostError", message=message)
+    return ErrorInfo(kind=LOST, message=message)
 
 
 def not_run_error(cause: str) -> ErrorInfo:
     """Return the error of a rank that was well but did not run the cell."""
     return ErrorInfo(kind="CellNotRun", message=f"not run: {cause}")
+
+
+def not_run_because_of(errors: Mapping[int, ErrorInfo]) -> ErrorInfo:
+    """Return the error of ranks that were well but did not run something.
+
+    Examples
+    --------
+    >>> not_run_because_of({2: lost_error(2, "a", 7, "exited with code 1")}).message
+    'not run: rank 2 is lost'
+    """
+    first = next(iter(errors.values()))
+    if first.kind != LOST:
+        return first
+    verb = "is" if len(errors) == 1 else "are"
+    return not_run_error(f"{name_ranks(errors)} {verb} lost")
 
 
 def cancelled_error() -> ErrorInfo:

@@ -2,13 +2,16 @@
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from npu_notebook.devices.simulated import SimulatedProvider
 from npu_notebook.messages import AgentNotice, RankJoined
-from tests.agent.scripted import ScriptedController
 from tests.agent.test_ranks import private_mbytes
+
+if TYPE_CHECKING:
+    from tests.agent.scripted import ScriptedController
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from npu_notebook.agent.locks import DeviceLocks
 from npu_notebook.messages import AgentNotice, EndRanks, RankExited, RankJoined
 from tests.agent.scripted import ScriptedController
 
@@ -83,5 +84,7 @@ def test_a_restarted_rank_keeps_its_device(launch):
     controller.start_ranks(0)
     controller.send(EndRanks(ranks=(0,), grace_s=2.0))
     controller.expect(RankExited)
-    assert os.listdir(os.environ["NPU_NOTEBOOK_DEVICE_LOCK_DIR"])
+    # Nobody can take it between the two processes.
+    asking = DeviceLocks("asking", Path(os.environ["NPU_NOTEBOOK_DEVICE_LOCK_DIR"]))
+    assert len(asking.list_holders("exclusive", 2)) == 1
     controller.start_ranks(0)

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from npu_notebook import bulk
-from npu_notebook.messages import BulkChunk, BulkCredit, RegionStored, SendRegion
+from npu_notebook.messages import (
+    AgentNotice,
+    BulkChunk,
+    BulkCredit,
+    RegionStored,
+    SendRegion,
+)
 from tests.agent.scripted import HOST
 
 
@@ -95,6 +101,16 @@ def test_the_end_removes_this_clusters_regions_and_no_others(agent, shared, laun
     assert theirs.exists()
     other.end()
     assert not list(shared.iterdir())
+
+
+def test_a_folder_that_cannot_be_used_is_a_warning_and_a_refusal(launch, monkeypatch):
+    monkeypatch.setenv("NPU_NOTEBOOK_SHARED_MEMORY_DIR", "/proc")
+    controller = launch("none")
+    notice = controller.expect(AgentNotice)
+    assert notice.level == "warning"
+    assert "/proc cannot be used" in notice.text
+    controller.send(chunk("t5", 0, 10), (b"x" * 10,))
+    assert controller.expect(RegionStored).problem
 
 
 def test_regions_of_a_killed_agent_are_removed_by_the_next_one(agent, shared, launch):

@@ -8,12 +8,21 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
+import zmq
 
 from npu_notebook import messages, runtime, wire
+from npu_notebook.controller import events
+from npu_notebook.controller.controller import Controller
+from npu_notebook.controller.lifecycle import Lifecycle
+from npu_notebook.controller.spool import Spool
 from npu_notebook.errors import ProtocolError
+from npu_notebook.topology import ClusterSpec
+from tests.controller.driving import World
 from tests.controller.scripted import wait_for
+from tests.controller.scripted_launcher import NoProcessLauncher
 
 
 def test_a_controller_can_be_joined_as_soon_as_its_file_is_there(make_cluster):
@@ -90,7 +99,8 @@ def test_what_a_killed_agent_left_behind_is_ended(make_cluster):
     os.kill(agent, signal.SIGKILL)
     lost = notebook.expect(messages.Notice)
     assert lost.text == (
-        "host a is lost: ended by signal 9; often the out-of-memory killer"
+        "host a is lost: ended by signal 9; often the out-of-memory killer; ranks 0-1 "
+        "are lost with it, `%npu_cluster restart --ranks 0-1` starts again"
     )
     wait_for(lambda: not _runs(child), "the end of the grandchild")
     assert cluster.process.poll() is None
@@ -114,6 +124,48 @@ def test_an_unknown_launcher_is_one_sentence_in_the_log(make_cluster):
     assert cluster.process.wait(20) == 1
     assert "no launchers named 'balloon'. Installed: " in cluster.log()
     assert not cluster.paths.directory.exists()
+
+
+def test_a_folder_without_room_is_one_sentence_in_the_log(make_cluster):
+    cluster = make_cluster()
+    cluster.connection()
+    cluster.close()
+    # A folder where the file should be: it cannot be written, not even by root.
+    cluster.paths.create()
+    spec = msgspec.json.encode(cluster.spec)
+    runtime.write_private(cluster.paths.spec_file, spec)
+    cluster.paths.connection_file.mkdir()
+    cluster.process = cluster.launch()
+    assert cluster.process.wait(20) == 1
+    assert f"the files of cluster '{cluster.spec.name}' cannot be made" in cluster.log()
+    assert "Make room in" in cluster.log()
+
+
+class Stumbling(Lifecycle):
+    """A lifecycle with a mistake: it trips over the first event."""
+
+    stumbled = False
+
+    def handle(self, event: events.Event) -> list[events.Action]:
+        assert event.now_s > 0
+        if not self.stumbled:
+            self.stumbled = True
+            message = "a mistake of ours"
+            raise RuntimeError(message)
+        return [events.Exit("seen")]
+
+
+def test_a_mistake_of_the_lifecycle_does_not_end_the_cluster(tmp_path: Path, caplog):
+    spec = ClusterSpec(name="stumbling")
+    around = World().board.around
+    with zmq.Context() as context:
+        router = wire.open_router(context, f"ipc://{tmp_path}/s", None)
+        spool = Spool(tmp_path, 100)
+        lifecycle = Stumbling(spec, around)
+        controller = Controller(lifecycle, spec, router, spool, NoProcessLauncher())
+        controller.run()
+        controller.close()
+    assert "a mistake of ours" in caplog.text
 
 
 def test_a_message_of_somebody_else_is_logged_and_survived(make_cluster):
@@ -150,8 +202,6 @@ def test_secrets_of_the_environment_are_not_logged(make_cluster):
 
 
 def test_a_tcp_endpoint_without_keys_is_never_opened():
-    import zmq
-
     with zmq.Context() as context, pytest.raises(ProtocolError, match="encryption"):
         wire.open_router(context, "tcp://127.0.0.1:0", None)
 

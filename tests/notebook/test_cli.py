@@ -11,7 +11,7 @@ import pytest
 
 from npu_notebook import Cluster, runtime
 
-SECRET = "hunter2-and-more"
+PRIVATE = "hunter2-and-more"
 
 
 def npu_notebook(
@@ -25,12 +25,13 @@ def npu_notebook(
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
     with Cluster.start(
-        2, device="none", name="at-work", env={"HF_TOKEN": SECRET}
+        2, device="none", name="at-work", env={"HF_TOKEN": PRIVATE}
     ) as cluster:
         yield cluster
 
 
-def test_list_names_every_cluster_and_how_to_reach_it(running: Cluster):
+@pytest.mark.usefixtures("running")
+def test_list_names_every_cluster_and_how_to_reach_it():
     done = npu_notebook("list")
     assert done.returncode == 0
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("at-work ")]
@@ -69,7 +70,8 @@ def test_a_mistake_is_a_sentence_and_an_exit_code(
     assert "Traceback" not in done.stderr
 
 
-def test_logs_shows_where_they_lie(running: Cluster):
+@pytest.mark.usefixtures("running")
+def test_logs_shows_where_they_lie():
     folder = runtime.ClusterPaths("at-work").logs
     assert str(folder) in npu_notebook("logs").stdout.splitlines()
     shown = npu_notebook("logs", "at-work", "-n", "1").stdout
@@ -82,9 +84,8 @@ def test_clean_touches_nothing_that_runs(running: Cluster):
     assert running.run("1").outcomes[0].error is None
 
 
-def test_a_bug_report_has_logs_and_versions_and_no_secret(
-    running: Cluster, tmp_path: Path
-):
+@pytest.mark.usefixtures("running")
+def test_a_bug_report_has_logs_and_versions_and_no_secret(tmp_path: Path):
     done = npu_notebook("bugreport", cwd=tmp_path)
     assert done.returncode == 0
     (path,) = tmp_path.glob("*.tar.gz")
@@ -100,7 +101,7 @@ def test_a_bug_report_has_logs_and_versions_and_no_secret(
     assert '"at-work"' in texts["clusters.json"]
     assert "logs/at-work/controller.log" in texts
     everything = "\n".join(texts.values())
-    assert SECRET not in everything
+    assert PRIVATE not in everything
     connection = runtime.read_connection("at-work")
     for key in (connection.curve_public, connection.curve_secret):
         assert not key or key not in everything

@@ -154,3 +154,15 @@ def test_ranks_without_torch_have_no_group(desk: Desk):
     )
     assert answer.error.message == "ranks without torch have no process group"
     assert rank.run("1").done.group_present
+
+
+@pytest.mark.parametrize(
+    ("backend", "answer"),
+    [("cpu:gloo,npu:hccl", "hccl"), ("gloo", "gloo"), ("npu:hccl,cpu:gloo", "hccl")],
+)
+def test_a_group_of_several_devices_is_called_as_scripts_expect(
+    backend: str, answer: str
+):
+    from npu_notebook.rank.groups import _named_by_device
+
+    assert _named_by_device(lambda _group: backend)() == answer

@@ -131,7 +131,7 @@ def test_a_cell_for_a_lost_rank_ends_at_once_and_runs_nowhere(ready: World):
     (end,) = finished(log)
     assert [one.lost for one in end.outcomes] == [False, False, True, False]
     assert end.outcomes[0].error == ErrorInfo(
-        kind="CellNotRun", message="not run: rank 2 could not"
+        kind="CellNotRun", message="not run: rank 2 is lost"
     )
     assert receivers(ready.submit("c2", [0, 1, 3]), messages.RunCell) == ["0", "1", "3"]
 
@@ -212,6 +212,16 @@ def test_a_waiting_cell_that_is_interrupted_by_name_never_runs(ready: World):
     assert end.cell_id == "c2"
     assert all(one.error and one.error.interrupted for one in end.outcomes)
     assert not sent(ready.finish("c1"), messages.RunCell)
+
+
+def test_an_interrupt_frees_a_cell_that_waits_for_a_process_group(ready: World):
+    ready.mute.add(messages.FormGroup)
+    ready.submit("c1")
+    ready.finish("c1", group_present=False)
+    ready.submit("c2")
+    (end,) = finished(interrupt(ready, 1))
+    assert end.cell_id == "c2"
+    assert all(one.error and one.error.interrupted for one in end.outcomes)
 
 
 def test_an_interrupt_when_nothing_runs_does_nothing(ready: World):

@@ -175,7 +175,7 @@ def test_a_pull_from_a_lost_rank_is_answered_for_every_rank(ready: World):
     answers = sent(pull(ready), messages.PulledValues)
     assert [one.rank for one in answers] == [0, 1, 2, 3]
     assert "ended by signal 9" in answers[1].problem
-    assert answers[0].problem == "not run: rank 1 could not"
+    assert answers[0].problem == "not run: rank 1 is lost"
 
 
 def test_a_pull_for_a_notebook_that_died_leaves_no_region(ready: World):

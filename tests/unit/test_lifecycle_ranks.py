@@ -256,6 +256,11 @@ def test_a_host_that_is_lost_takes_its_ranks_with_it(two_hosts: World):
         "rank 3 (b, pid 1003) is lost with its host: ended by signal 9"
     )
     assert two_hosts.state is ClusterState.DEGRADED
+    (notice,) = sent(log, messages.Notice)
+    assert notice.text == (
+        "host b is lost: ended by signal 9; ranks 2-3 are lost with it, "
+        "`%npu_cluster restart --ranks 2-3` starts again"
+    )
 
 
 def test_a_restart_brings_a_lost_host_back(two_hosts: World):

@@ -255,6 +255,7 @@ def test_an_agent_that_dies_fails_the_start():
     failure = failure_of(world)
     assert (failure.what, failure.reason) == ("the agent on a", "exited with code 1")
     assert failure.stderr_tail == "no module zmq"
+    assert failure.log_path == "/logs/agent-a.log"
 
 
 @pytest.mark.parametrize(

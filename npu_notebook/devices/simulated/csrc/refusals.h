@@ -37,14 +37,18 @@ TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
-// These make such a tensor out of dense ones; torch has kernels of them for every
-// device.
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (const char* name : {"_sparse_compressed_tensor_unsafe",
-                           "_sparse_csr_tensor_unsafe", "_sparse_csc_tensor_unsafe",
-                           "_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe"}) {
+// These make such tensors out of dense ones, and torch has kernels of them for every
+// device, which win over a fallback.
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  for (const char* name :
+       {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe",
+        "_sparse_csc_tensor_unsafe", "_sparse_bsr_tensor_unsafe",
+        "_sparse_bsc_tensor_unsafe", "sparse_compressed_tensor.comp_plain_value_size",
+        "sparse_compressed_tensor.comp_plain_value"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
   }
+}
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name : {"_nested_tensor_from_tensor_list",
                            "_nested_tensor_from_mask", "_nested_view_from_buffer"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
