@@ -171,7 +171,10 @@ def group_cases() -> list[Case]:
 
 def readable(seconds: float) -> str:
     """Return a time in microseconds or milliseconds."""
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+    milliseconds = seconds * 1e3
+    return (
+        f"{milliseconds * 1e3:.1f} us" if milliseconds < 1 else f"{milliseconds:.2f} ms"
+    )
 
 
 def show_heading(ranks: int, rounds: int, bind_s: float) -> None:
@@ -189,7 +192,7 @@ def show_heading(ranks: int, rounds: int, bind_s: float) -> None:
 
 def measure(rank: int, ranks: int, rounds: int, folder: str) -> None:
     """Run every case in one rank process; rank 0 prints."""
-    from npu_notebook.devices.simulated import SimulatedProvider  # noqa: PLC0415
+    from npu_notebook.devices.simulated import SimulatedProvider
 
     torch.set_num_threads(1)
     started_s = time.perf_counter()
@@ -219,7 +222,7 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["LOCAL_WORLD_SIZE"] = str(arguments.ranks)
 
-    from npu_notebook.devices.simulated import SimulatedProvider  # noqa: PLC0415
+    from npu_notebook.devices.simulated import SimulatedProvider
 
     SimulatedProvider().prepare(print)
     with tempfile.TemporaryDirectory() as folder:

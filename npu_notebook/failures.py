@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from npu_notebook.topology import format_ranks
 
@@ -26,6 +26,8 @@ MAX_MESSAGE_CHARS = 240
 _LOST = re.compile(r"rank \d+ \((?P<place>[^)]*)\) (?P<how>.+)")
 # The line of dashes above IPython's tracebacks; ours have their own headline.
 _RULER = re.compile(r"\A\s*(?:\x1b\[[\d;]*m)*-{10,}(?:\x1b\[[\d;]*m)*\n")
+_ExitKey: TypeAlias = "tuple[int, str, str]"  # code, place, message
+_OTHERS_KEEP = "; the other ranks keep their variables"
 _RED = "\x1b[1;31m"
 _RESET = "\x1b[0m"
 
@@ -104,12 +106,12 @@ def _sort(
 ) -> tuple[
     list[_Group],
     list[RankOutcome],
-    dict[tuple[int, str], list[int]],
+    dict[_ExitKey, list[int]],
     dict[str, list[int]],
 ]:
     groups: dict[tuple[object, ...], _Group] = {}
     lost: list[RankOutcome] = []
-    exits: dict[tuple[int, str], list[int]] = {}
+    exits: dict[_ExitKey, list[int]] = {}
     stopped: dict[str, list[int]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
         error = outcome.error
@@ -118,7 +120,8 @@ def _sort(
         elif error is None:
             continue
         elif error.exit_code is not None:
-            key = (error.exit_code, _place(error.frames))
+            place = _place(error.frames)
+            key = (error.exit_code, place, _exit_message(error))
             exits.setdefault(key, []).append(outcome.rank)
         elif error.interrupted:
             stopped.setdefault(_place(error.frames), []).append(outcome.rank)
@@ -194,6 +197,8 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
     for how, ranks in ends.items():
         place = "; ".join(places[rank] for rank in ranks if places[rank])
         where = f" ({place})" if place else " is" if len(ranks) == 1 else " are"
+        if len(ranks) > 1 and how.startswith("was "):
+            how = f"were {how.removeprefix('was ')}"  # noqa: PLW2901  the same words
         words.append(f"{name_ranks(ranks)}{where} {how}")
     ranks = [outcome.rank for outcome in lost]
     logs = _join_paths([log_paths[rank] for rank in ranks if log_paths.get(rank)])
@@ -201,17 +206,24 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
         "; ".join(words)
         + f". Run `%npu_cluster restart --ranks {format_ranks(ranks)}` to replace "
         + ("it" if len(ranks) == 1 else "them")
-        + "; the other ranks keep their variables."
+        + ("" if log_paths.keys() == set(ranks) else _OTHERS_KEEP)
+        + "."
         + (f" Log: {logs}" if logs else "")
     ]
 
 
-def _exit_lines(exits: Mapping[tuple[int, str], list[int]]) -> list[str]:
+def _exit_lines(exits: Mapping[_ExitKey, list[int]]) -> list[str]:
     return [
-        f"{name_ranks(ranks)} called exit with code {code}{place}; "
+        f"{name_ranks(ranks)} called exit with code {code}{place}{said}; "
         "the rank's process goes on and keeps its variables."
-        for (code, place), ranks in exits.items()
+        for (code, place, said), ranks in exits.items()
     ]
+
+
+def _exit_message(error: ErrorInfo) -> str:
+    """Return what `sys.exit` was given when it is no number: Python would print it."""
+    message = error.message.strip()
+    return "" if message in ("", "None", str(error.exit_code)) else f": {message}"
 
 
 def _stop_lines(stopped: Mapping[str, list[int]], timeout_s: float | None) -> list[str]:

@@ -6,17 +6,18 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 
 from npu_notebook import messages, plugins, runtime
 from npu_notebook.errors import ConfigError, LaunchError, LinkError
 from npu_notebook.runtime import ClusterPaths, Connection
 from npu_notebook.session import poll
 from npu_notebook.settings import Settings, parse_linger, read_settings
+from npu_notebook.telemetry.host import find_port_holder
 from npu_notebook.topology import (
     DEVICE_NAMES,
     ClusterSpec,
@@ -181,9 +182,12 @@ def start_controller(spec: ClusterSpec) -> Connection:
 
     Raises
     ------
+    ConfigError
+        If the port that was asked for is taken, or files cannot be written.
     LaunchError
         If it ends first; with the tail of what it said.
     """
+    _check_port(spec)
     paths = ClusterPaths(spec.name)
     paths.create()
     log_file = paths.logs / "controller.log"
@@ -202,6 +206,24 @@ def start_controller(spec: ClusterSpec) -> Connection:
         remedy = f"Make room in {paths.directory} and {paths.logs}."
         raise ConfigError(problem, remedy) from error
     return _await_connection(process, paths, log_file)
+
+
+def _check_port(spec: ClusterSpec) -> None:
+    """Refuse a taken port before anything starts; the agent's own check comes late."""
+    if not spec.port or [one.name for one in spec.hosts] != [socket.gethostname()]:
+        return  # only its own host can tell
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", spec.port))
+            probe.listen()
+        except OSError as error:
+            holder = find_port_holder(spec.port)
+            taken = f", held by {holder}" if holder else ""
+            problem = f"port {spec.port} cannot be used ({error.strerror}{taken})"
+            raise ConfigError(
+                problem, "Leave --port out to use any free one."
+            ) from error
 
 
 def _await_connection(
@@ -225,7 +247,8 @@ def _await_connection(
         process.kill()
         process.wait()
     reason = f"its process ended with code {process.returncode}"
-    raise LaunchError("the controller", reason, _tail(log_file), str(log_file))
+    what = "the controller"
+    raise LaunchError(what, reason, _tail(log_file), str(log_file))
 
 
 class _Reaper:
@@ -256,9 +279,12 @@ def reap_controller(connection: Connection, timeout_s: float) -> None:
     not have made its own by then.
     """
     _Reaper.reap(connection.controller_pid, timeout_s)
-    if connection.host == socket.gethostname() and runtime.is_alive(connection):
-        with suppress(psutil.Error):
-            psutil.Process(connection.controller_pid).wait(timeout_s)
+    # Not psutil's wait: the process that started it may leave a zombie for long.
+    pause = threading.Event()
+    end_s = time.monotonic() + timeout_s
+    while connection.host == socket.gethostname() and runtime.is_alive(connection):
+        if time.monotonic() > end_s or pause.wait(0.02):
+            return
 
 
 def _tail(path: Path) -> str:

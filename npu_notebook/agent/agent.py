@@ -218,7 +218,7 @@ class Agent:
         log.info("ending everything on this host: %s", reason)
         self._ending = True
         self._services.stop_starting()
-        self._ranks.end(None, grace_s, time.monotonic())
+        self._ranks.end_all(grace_s, time.monotonic())
 
     def _end_own(self, now_s: float) -> None:
         """End the agent's other children when no rank is left, then say so."""

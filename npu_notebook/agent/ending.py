@@ -102,6 +102,11 @@ class Ending:
         self._asked: set[int] = set()
         self._found: dict[int, psutil.Process] = {}
 
+    def hurry(self, deadline_s: float) -> None:
+        """Bring the time of SIGKILL forward, never back."""
+        self._deadline_s = min(self._deadline_s, deadline_s)
+        self._give_up_s = min(self._give_up_s, deadline_s + _GIVE_UP_S)
+
     def advance(
         self, now_s: float, others: Mapping[int, str], spared: Iterable[int]
     ) -> None:

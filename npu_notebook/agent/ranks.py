@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from npu_notebook.agent.birth import RankBirth, make_birth
-from npu_notebook.agent.ending import RANK_MARK, Ending
-from npu_notebook.agent.logs import open_log, read_tail
+from npu_notebook.agent.ending import RANK_MARK
+from npu_notebook.agent.farewells import Farewells, RankProcess
+from npu_notebook.agent.logs import open_log
 from npu_notebook.agent.spawn import spawn
-from npu_notebook.messages import (
-    AgentNotice,
-    AgentReport,
-    RankExited,
-    RankSpawned,
-    RankSpec,
-)
+from npu_notebook.messages import RankExited, RankSpawned
 
 if TYPE_CHECKING:
-    import subprocess
+    from collections.abc import Iterable
 
+    from npu_notebook.agent.farewells import Report
     from npu_notebook.agent.locks import DeviceLocks
     from npu_notebook.agent.template import Birth
     from npu_notebook.agent.template_process import TemplateProcess
     from npu_notebook.devices.provider import DeviceProvider
+    from npu_notebook.messages import RankSpec
 
-Report: TypeAlias = Callable[[AgentReport], None]
 # Grace for what a rank left behind when it ended by itself.
 _LEFTOVER_GRACE_S = 1.0
 _COULD_NOT_START = 1
-
-
-@dataclass(slots=True)
-class RankProcess:
-    """One process of one rank; ``returncode`` None while it is not reaped."""
-
-    spec: RankSpec
-    mark: str
-    log_start: int
-    pid: int = 0
-    popen: subprocess.Popen[bytes] | None = None
-    returncode: int | None = None
-
-
-@dataclass(slots=True)
-class _Farewell:
-    """An `Ending` and the ranks whose exit is reported when it is done."""
-
-    ending: Ending
-    waiting: list[RankProcess] = field(default_factory=list)
 
 
 class Ranks:
@@ -71,7 +45,7 @@ class Ranks:
         self._report = report
         self._locks = locks
         self._living: dict[int, RankProcess] = {}  # by pid
-        self._farewells: list[_Farewell] = []
+        self._farewells = Farewells(host, report)
 
     @property
     def is_ending(self) -> bool:
@@ -183,50 +157,27 @@ class Ranks:
         """Take note of an exit status; False if ``pid`` is no rank."""
         process = self._living.pop(pid, None)
         if process is None:
-            return any(
-                one.pid == pid and self._set_returncode(one, returncode)
-                for farewell in self._farewells
-                for one in farewell.waiting
-            )
-        self._set_returncode(process, returncode)
-        self._tell_exit(process)
-        ending = Ending({pid: process.mark}, now_s + _LEFTOVER_GRACE_S)
-        self._farewells.append(_Farewell(ending))
+            return self._farewells.reaped(pid, returncode)
+        process.reaped(returncode)
+        self._report(process.exit_report(self._host))
+        self._farewells.end_left_overs(process, now_s + _LEFTOVER_GRACE_S)
         return True
 
-    def _set_returncode(self, process: RankProcess, returncode: int) -> bool:
-        process.returncode = returncode
-        if process.popen is not None:
-            process.popen.returncode = returncode
-        return True
-
-    def _tell_exit(self, process: RankProcess) -> None:
-        assert process.returncode is not None
-        self._report(
-            RankExited(
-                host=self._host,
-                rank=process.spec.rank,
-                incarnation=process.spec.incarnation,
-                pid=process.pid,
-                returncode=process.returncode,
-                stderr_tail=read_tail(process.spec.log_path, process.log_start),
-            )
-        )
-
-    def end(self, ranks: Iterable[int] | None, grace_s: float, now_s: float) -> None:
-        """End ranks (None: all); their exits are reported when nothing is left."""
-        wanted = None if ranks is None else set(ranks)
-        chosen = [
-            process
-            for process in self._living.values()
-            if wanted is None or process.spec.rank in wanted
-        ]
-        if not chosen and wanted is not None:
-            return
+    def end(self, ranks: Iterable[int], grace_s: float, now_s: float) -> None:
+        """End ranks; their exits are reported when nothing of them is left."""
+        wanted = set(ranks)
+        living = list(self._living.values())
+        chosen = [process for process in living if process.spec.rank in wanted]
         for process in chosen:
             del self._living[process.pid]
-        marks = {process.pid: process.mark for process in chosen}
-        self._farewells.append(_Farewell(Ending(marks, now_s + grace_s), chosen))
+        if chosen:
+            self._farewells.end(chosen, now_s + grace_s)
+
+    def end_all(self, grace_s: float, now_s: float) -> None:
+        """End every rank, and what any rank has left behind."""
+        self._farewells.hurry(now_s + grace_s)
+        self._farewells.end(self._living.values(), now_s + grace_s)
+        self._living.clear()
 
     def advance(self, now_s: float, spared: Iterable[int]) -> None:
         """Go on with what is being ended.
@@ -238,33 +189,5 @@ class Ranks:
         spared : iterable of int
             The agent's own children that are no ranks.
         """
-        spared = tuple(spared)
-        for farewell in list(self._farewells):
-            ending = farewell.ending
-            if not ending.done:
-                ending.advance(now_s, self._marks_beside(farewell), spared)
-            if ending.done:
-                self._finish(farewell)
-
-    def _marks_beside(self, farewell: _Farewell) -> dict[int, str]:
-        marks = {pid: process.mark for pid, process in self._living.items()}
-        for other in self._farewells:
-            if other is not farewell:
-                marks |= other.ending.targets
-        return marks
-
-    def _finish(self, farewell: _Farewell) -> None:
-        """Report the exits; a rank that is not reaped yet keeps the farewell."""
-        for process in list(farewell.waiting):
-            if process.returncode is not None:
-                farewell.waiting.remove(process)
-                self._tell_exit(process)
-        survivors = farewell.ending.survivors
-        if survivors:
-            text = f"could not end {', '.join(survivors)} on {self._host}"
-            remedy = "it waits in the kernel or belongs to another user"
-            self._report(
-                AgentNotice(host=self._host, text=f"{text}: {remedy}", level="error")
-            )
-        if not farewell.waiting or survivors:
-            self._farewells.remove(farewell)
+        living = {pid: process.mark for pid, process in self._living.items()}
+        self._farewells.advance(now_s, living, spared)

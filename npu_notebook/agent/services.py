@@ -20,8 +20,9 @@ from npu_notebook.messages import (
 )
 
 if TYPE_CHECKING:
+    from npu_notebook.agent.farewells import Report
     from npu_notebook.agent.loop import Loop
-    from npu_notebook.agent.ranks import Ranks, Report
+    from npu_notebook.agent.ranks import Ranks
     from npu_notebook.agent.template_process import TemplateProcess
 
 log = logging.getLogger(__name__)

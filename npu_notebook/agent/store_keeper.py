@@ -8,8 +8,8 @@ from npu_notebook.agent.store_process import StoreProcess
 from npu_notebook.messages import AgentNotice, StartStore, StoreStarted
 
 if TYPE_CHECKING:
+    from npu_notebook.agent.farewells import Report
     from npu_notebook.agent.loop import Loop
-    from npu_notebook.agent.ranks import Report
     from npu_notebook.agent.template_process import TemplateProcess
 
 

@@ -75,11 +75,9 @@ class Output:
         self._woken = False
         self._lock = threading.RLock()  # a __del__ may print while we hold it
         self._pipes = CellPipes(self._take_from_pipe)
-        self._allowance = float(_BURST_NCHARS)
-        self._allowance_s = time.monotonic()
+        self._allowance = _Allowance()
+        self._child = _ChildLines()
         self._libc = ctypes.CDLL(None)
-        self._pid = os.getpid()
-        self._lines: dict[StreamName, str] = {"stdout": "", "stderr": ""}
         self.in_child = False
 
     def start(self) -> None:
@@ -109,7 +107,7 @@ class Output:
             append((cell_id, stream, text))
             self._nchars += nchars
             if self._nchars >= _JOIN_NCHARS:
-                self._throttle(self._nchars)
+                self._allowance.take(self._nchars)
                 self.flush()
             elif not self._woken:
                 self._woken = True
@@ -123,7 +121,7 @@ class Output:
             message = f"write() argument must be str, not {type(text).__name__}"
             raise TypeError(message)
         if text and self.in_child:
-            self._write_through(stream, text)
+            self._child.add(stream, text)
         elif text:
             self.writer(stream)(str(text))  # a subclass of str
         return len(text)
@@ -132,8 +130,7 @@ class Output:
         """Let the next text wait for what lies in the pipes (after a ``flush()``)."""
         self._last_ns = 0
         if self.in_child:
-            for stream in self._lines:
-                self._write_line(stream)
+            self._child.flush()
 
     def begin_cell(self, cell_id: str) -> None:
         """Give the cell pipes of its own. Call it in the main thread."""
@@ -213,14 +210,6 @@ class Output:
         with self._interrupts.shielded(), self._lock:
             self._pipes.drain()
 
-    def _throttle(self, nchars: int) -> None:
-        now_s = time.monotonic()
-        gained = (now_s - self._allowance_s) * _SUSTAINED_NCHARS_PER_S
-        self._allowance = min(self._allowance + gained, _BURST_NCHARS) - nchars
-        self._allowance_s = now_s
-        if self._allowance < 0:
-            threading.Event().wait(-self._allowance / _SUSTAINED_NCHARS_PER_S)
-
     def _serve(self) -> None:
         """Run in the output thread: pipes as they fill, text every 20 ms."""
         flush_at_s: float | None = None
@@ -232,6 +221,11 @@ class Output:
             if ready:
                 with self._lock:
                     self._pipes.read(ready)
+                if self._nchars >= _JOIN_NCHARS:
+                    self._allowance.take(
+                        self._nchars
+                    )  # the child waits for the pipe then
+                    self.flush()
             now_s = time.monotonic()
             if flush_at_s is None:
                 flush_at_s = now_s + _JOIN_S
@@ -247,17 +241,44 @@ class Output:
         self._lock = threading.RLock()
         self._pieces.clear()
 
-    def _write_through(self, stream: StreamName, text: str) -> None:
-        """Write whole lines, so that lines of several children do not mix."""
+
+class _ChildLines:
+    """How a forked child prints: whole lines, so that those of several do not mix."""
+
+    def __init__(self) -> None:
+        self._lines: dict[StreamName, str] = {"stdout": "", "stderr": ""}
+
+    def add(self, stream: StreamName, text: str) -> None:
         self._lines[stream] += text
         if "\n" in text or "\r" in text:
-            self._write_line(stream)
+            self._write(stream)
 
-    def _write_line(self, stream: StreamName) -> None:
+    def flush(self) -> None:
+        for stream in self._lines:
+            self._write(stream)
+
+    def _write(self, stream: StreamName) -> None:
         data = self._lines[stream].encode("utf-8", "backslashreplace")
         self._lines[stream] = ""
         while data:
             data = data[os.write(_FILE_DESCRIPTORS[stream], data) :]
+
+
+class _Allowance:
+    """How much may be printed: a burst at once, then so much a second."""
+
+    def __init__(self) -> None:
+        self._nchars = float(_BURST_NCHARS)
+        self._since_s = time.monotonic()
+
+    def take(self, nchars: int) -> None:
+        """Wait until ``nchars`` more are allowed."""
+        now_s = time.monotonic()
+        gained = (now_s - self._since_s) * _SUSTAINED_NCHARS_PER_S
+        self._nchars = min(self._nchars + gained, _BURST_NCHARS) - nchars
+        self._since_s = now_s
+        if self._nchars < 0:
+            threading.Event().wait(-self._nchars / _SUSTAINED_NCHARS_PER_S)
 
 
 def _join(

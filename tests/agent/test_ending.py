@@ -158,6 +158,16 @@ def test_a_second_end_while_the_first_goes_on_changes_nothing(controller):
     assert sum(isinstance(one, HostEnded) for one in controller.seen) == 1
 
 
+def test_the_end_of_the_host_does_not_wait_for_a_longer_grace(controller):
+    controller.start_ranks(0)
+    controller.run(0, DEAF)
+    begin_s = time.monotonic()
+    controller.send(EndRanks(ranks=(0,), grace_s=60.0))
+    controller.send(EndHost(grace_s=0.5))
+    controller.expect(HostEnded)
+    assert time.monotonic() - begin_s < 10.0
+
+
 def test_an_agent_told_by_a_signal_ends_its_ranks_too(controller):
     (pid,) = controller.start_ranks(0)
     controller.agent.terminate()

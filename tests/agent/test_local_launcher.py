@@ -41,7 +41,7 @@ def test_an_agent_that_ends_early_is_reported_with_its_last_words(tmp_path):
     ("program", "log"), [("/no/such/python", "log"), (sys.executable, "no/folder/log")]
 )
 def test_what_cannot_be_started_is_a_launch_error(tmp_path, program, log):
-    with pytest.raises(LaunchError, match="the agent on here did not start: .*no"):
+    with pytest.raises(LaunchError, match=r"the agent on here did not start: .*no"):
         LocalLauncher().launch(HOST, [program, "-c", "pass"], tmp_path / log)
 
 
@@ -50,6 +50,6 @@ def test_an_agent_that_does_not_end_is_killed_after_the_grace(tmp_path):
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     program += "print('deaf', flush=True); signal.pause()"
     launcher.launch(HOST, [sys.executable, "-c", program], tmp_path / "log")
-    wait_until(lambda: (tmp_path / "log").read_text())
+    wait_until((tmp_path / "log").read_text)
     launcher.end(grace_s=0.2)
     assert wait_for_exit(launcher).returncode == -signal.SIGKILL

@@ -88,6 +88,17 @@ def test_h08_exit_on_all_ranks_is_one_sentence(shared_notebook: Notebook, call: 
     ]
 
 
+def test_h08_what_exit_was_given_to_say_is_shown(shared_notebook: Notebook):
+    cell = shared_notebook.run(
+        "%%spmd\nimport sys\nsys.exit(f'no data on {rank // 2}')"
+    )
+    for ranks, number in (("0-1", 0), ("2-3", 1)):
+        sentence = (
+            f"ranks {ranks} called exit with code 1 at line 2: no data on {number};"
+        )
+        assert sentence in cell.error
+
+
 @pytest.mark.parametrize(
     "code", ["name = input('who? ')", "import sys\nsys.stdin.readline() or 1 / 0"]
 )

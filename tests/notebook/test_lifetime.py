@@ -40,7 +40,7 @@ def test_starting_again_replaces_the_notebooks_own_cluster_and_says_so(
 
 
 def who(notebook: Notebook) -> dict[int | str, list[str]]:
-    return notebook.must("%spmd who").by_rank()
+    return notebook.must("%spmd who").by_rank
 
 
 def test_two_clusters_of_one_notebook_and_the_way_between_them(notebook: Notebook):

@@ -11,7 +11,8 @@ from tests.rank.driving import DrivenRank
 
 def submit_and_wait_for_word(rank: DrivenRank, code: str) -> str:
     cell_id = rank.submit(code)
-    assert isinstance(rank.receive(), StreamText)
+    report = rank.receive()
+    assert isinstance(report, StreamText), getattr(report, "error", None).message + report.error.traceback
     return cell_id
 
 

@@ -45,7 +45,8 @@ def commit(rank: DrivenRank, *, keep: bool = True) -> None:
 
 
 def pull(rank: DrivenRank, *names: str) -> dict[str, Any]:
-    rank.send(SendValues(request_id="p", names=names, shared_memory_dir="/dev/shm"))
+    folder = str(bulk.shared_memory_dir())
+    rank.send(SendValues(request_id="p", names=names, shared_memory_dir=folder))
     answer, payload = rank.desk.receive(0)
     assert isinstance(answer, PulledValues)
     assert (answer.missing, answer.problem) == ((), "")
@@ -64,7 +65,7 @@ def refusal(rank: DrivenRank, *names: str) -> PulledValues:
 @pytest.mark.parametrize("count", [10, 1_000_000])
 @pytest.mark.parametrize("shared", [False, True])
 def test_pushed_arrays_can_be_written_to(
-    rank: DrivenRank, tmp_path: Path, count: int, shared: bool
+    rank: DrivenRank, tmp_path: Path, count: int, *, shared: bool
 ):
     pushed = np.arange(count, dtype=np.float64)
     assert stage(rank, {"a": pushed}, tmp_path if shared else None).error is None

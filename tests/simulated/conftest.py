@@ -11,7 +11,7 @@ def built_library() -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks(request: pytest.FixtureRequest, built_library: None):
+def ranks(request: pytest.FixtureRequest):
     """Rank processes; the parameter says how many."""
     processes = Ranks(request.param)
     processes.start()

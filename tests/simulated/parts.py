@@ -38,7 +38,8 @@ def raises(
         for word in words:
             assert word.lower() in text.lower(), f"{text!r} lacks {word!r}"
         return text
-    raise AssertionError(f"nothing was raised, {kind} was expected")
+    problem = f"nothing was raised, {kind} was expected"
+    raise AssertionError(problem)
 
 
 def on_npu(*values: object, **options: object) -> torch.Tensor:

@@ -36,7 +36,7 @@ def checks_in(*names: str) -> list[tuple[str, str]]:
     return found
 
 
-class RankFailure(AssertionError):
+class RankFailedError(AssertionError):
     """A check failed; the text holds the traceback of each rank that says another."""
 
 
@@ -111,7 +111,7 @@ class Ranks:
 
         Raises
         ------
-        RankFailure
+        RankFailedError
             If it fails on a rank, or a rank ends or does not answer.
         """
         alone = self._process is None
@@ -129,7 +129,9 @@ class Ranks:
         report += [f"rank {r}: {text}" for r, text in sorted(said.items()) if text]
         log = self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
         self.stop(kill=True)
-        raise RankFailure("\n".join(report) + f"\n--- output of the ranks ---\n{log}")
+        raise RankFailedError(
+            "\n".join(report) + f"\n--- output of the ranks ---\n{log}"
+        )
 
     def _answers(self) -> dict[int, str]:
         """Return what each rank said: nothing if the check passed, or a traceback."""

@@ -85,7 +85,7 @@ def test_a_size_of_memory_is_read(text: str, nbytes: int):
 
 @pytest.mark.parametrize("text", ["", "much", "-1GiB", "0", "2 GiBs", "9999999TiB"])
 def test_a_bad_size_of_memory_is_explained(text: str):
-    with pytest.raises(ConfigError, match="no size of memory.*Write it like 2GiB"):
+    with pytest.raises(ConfigError, match=r"no size of memory.*Write it like 2GiB"):
         settings.parse_size(text)
 
 

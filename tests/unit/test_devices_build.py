@@ -61,7 +61,8 @@ def test_a_library_is_compiled_once_and_then_found(cache: Path, compiler):
     assert [path.name for path in library.parent.glob("build-*")] == []
 
 
-def test_only_the_user_can_read_the_cache(cache: Path, compiler):
+@pytest.mark.usefixtures("cache")
+def test_only_the_user_can_read_the_cache(compiler):
     compiler(WRITE_LIBRARY)
     library = build.ensure_built(lambda _: None)
     assert library.parent.stat().st_mode & 0o777 == 0o700
@@ -94,7 +95,8 @@ def test_two_processes_that_start_together_compile_once(cache: Path, compiler):
     assert log.read_text(encoding="utf-8") == "run\n"
 
 
-def test_a_library_with_another_key_is_never_used(cache: Path, compiler):
+@pytest.mark.usefixtures("cache")
+def test_a_library_with_another_key_is_never_used(compiler):
     log = compiler(WRITE_LIBRARY)
     library = build.ensure_built(lambda _: None)
     library.write_bytes(b"npu-notebook-build-key=0123456789abcdef\0")
@@ -126,14 +128,16 @@ def test_another_torch_build_has_another_library(
     assert theirs.key != ours.key
 
 
-def test_a_compiler_that_makes_no_key_is_refused(cache: Path, compiler):
+@pytest.mark.usefixtures("cache")
+def test_a_compiler_that_makes_no_key_is_refused(compiler):
     compiler('made.write_bytes(b"something else")')
     with pytest.raises(DeviceError, match="without the build key"):
         build.ensure_built(lambda _: None)
 
 
+@pytest.mark.usefixtures("cache")
 def test_without_a_compiler_one_sentence_names_the_way_on(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -146,9 +150,10 @@ def test_without_a_compiler_one_sentence_names_the_way_on(
     )
 
 
-def test_a_wrong_cxx_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("cache")
+def test_a_wrong_cxx_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    with pytest.raises(DeviceError, match="CXX names 'no-such-compiler'.*device cpu"):
+    with pytest.raises(DeviceError, match=r"CXX names 'no-such-compiler'.*device cpu"):
         build.ensure_built(lambda _: None)
 
 
@@ -166,9 +171,10 @@ def test_errors_of_the_compiler_are_shown_and_kept(cache: Path, compiler):
     assert str(log) in text
 
 
-def test_a_full_disk_is_named(cache: Path, compiler):
+@pytest.mark.usefixtures("cache")
+def test_a_full_disk_is_named(compiler):
     compiler('print("error writing to x.s: No space left on device"); sys.exit(1)')
-    with pytest.raises(DeviceError, match="was full.*NPU_NOTEBOOK_CACHE_DIR"):
+    with pytest.raises(DeviceError, match=r"was full.*NPU_NOTEBOOK_CACHE_DIR"):
         build.ensure_built(lambda _: None)
 
 
@@ -178,7 +184,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     compiler(WRITE_LIBRARY)
     (tmp_path / "file").touch()
     monkeypatch.setenv("NPU_NOTEBOOK_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.raises(DeviceError, match="cannot write its cache.*Not a directory"):
+    with pytest.raises(DeviceError, match=r"cannot write its cache.*Not a directory"):
         build.ensure_built(lambda _: None)
 
 
@@ -201,7 +207,8 @@ def test_the_cache_lies_where_the_user_says(
     assert build.cache_root() == Path(folder)
 
 
-def test_a_library_that_is_missing_in_the_rank_is_explained(cache: Path):
+@pytest.mark.usefixtures("cache")
+def test_a_library_that_is_missing_in_the_rank_is_explained():
     code = (
         "from npu_notebook.devices.simulated.library import load\n"
         "from npu_notebook.errors import DeviceError\n"

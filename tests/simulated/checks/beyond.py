@@ -5,8 +5,8 @@ import resource
 import warnings
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 from tests.simulated.parts import raises, train
@@ -17,7 +17,7 @@ def _randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="npu")
 
 
-def training_leaks_no_memory(rank: Rank) -> None:
+def training_leaks_no_memory() -> None:
     module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).npu()
     optimizer = torch.optim.AdamW(module.parameters())
     batch = _randn(32, 64)
@@ -39,14 +39,14 @@ def default_device(rank: Rank) -> None:
         torch.set_default_device(None)
 
 
-def double_backward(rank: Rank) -> None:
+def double_backward() -> None:
     x = _randn(3).requires_grad_()
     (grad,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
     grad.sum().backward()
     torch.testing.assert_close(x.grad, 6 * x.detach())
 
 
-def out_of_memory_inside_backward(rank: Rank) -> None:
+def out_of_memory_inside_backward() -> None:
     x = torch.ones(20 << 20, device="npu", requires_grad=True)
     loss = ((x * x) * 2).sum()
     raises(torch.OutOfMemoryError, loss.backward, "out of memory")
@@ -55,7 +55,7 @@ def out_of_memory_inside_backward(rank: Rank) -> None:
     assert torch.ones(40 << 20, device="npu")[-1].item() == 1
 
 
-def a_memory_fraction_limits_the_device(rank: Rank) -> None:
+def a_memory_fraction_limits_the_device() -> None:
     torch.npu.set_per_process_memory_fraction(0.5)
     try:
         assert torch.npu.mem_get_info()[1] == 128 << 20
@@ -65,13 +65,13 @@ def a_memory_fraction_limits_the_device(rank: Rank) -> None:
     raises(ValueError, lambda: torch.npu.set_per_process_memory_fraction(2), "2")
 
 
-def jagged_nested_tensors(rank: Rank) -> None:
+def jagged_nested_tensors() -> None:
     parts = [torch.ones(2, 3, device="npu"), torch.ones(4, 3, device="npu")]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
     assert nested.values().sum().item() == 18
 
 
-def script_trace_and_export(rank: Rank) -> None:
+def script_trace_and_export() -> None:
     module, x = nn.Linear(4, 4).npu(), _randn(2, 4)
     expected = module(x)
     with warnings.catch_warnings():
@@ -82,7 +82,7 @@ def script_trace_and_export(rank: Rank) -> None:
     torch.testing.assert_close(exported(x), expected)
 
 
-def bags_grids_and_spectra_equal_the_cpu(rank: Rank) -> None:
+def bags_grids_and_spectra_equal_the_cpu() -> None:
     weight, image, grid, wave = (
         torch.randn(5, 3),
         torch.randn(1, 1, 4, 4),
@@ -91,11 +91,12 @@ def bags_grids_and_spectra_equal_the_cpu(rank: Rank) -> None:
     )
     bag = torch.tensor([[1, 2]])
     torch.testing.assert_close(
-        F.embedding_bag(bag, weight), F.embedding_bag(bag.npu(), weight.npu()).cpu()
+        functional.embedding_bag(bag, weight),
+        functional.embedding_bag(bag.npu(), weight.npu()).cpu(),
     )
     torch.testing.assert_close(
-        F.grid_sample(image, grid, align_corners=False),
-        F.grid_sample(image.npu(), grid.npu(), align_corners=False).cpu(),
+        functional.grid_sample(image, grid, align_corners=False),
+        functional.grid_sample(image.npu(), grid.npu(), align_corners=False).cpu(),
     )
     window = torch.hann_window(64)
     torch.testing.assert_close(
@@ -104,7 +105,7 @@ def bags_grids_and_spectra_equal_the_cpu(rank: Rank) -> None:
     )
 
 
-def attention_with_weights_dropout_and_groups(rank: Rank) -> None:
+def attention_with_weights_dropout_and_groups() -> None:
     x = _randn(2, 3, 8)
     mask = torch.ones(3, 3, dtype=torch.bool, device="npu").triu(1)
     _, weights = nn.MultiheadAttention(8, 2, batch_first=True).npu()(
@@ -112,7 +113,7 @@ def attention_with_weights_dropout_and_groups(rank: Rank) -> None:
     )
     torch.testing.assert_close(weights.sum(-1).cpu(), torch.ones(2, 3))
     assert weights[0, 0, 1:].tolist() == [0, 0]
-    out = F.scaled_dot_product_attention(
+    out = functional.scaled_dot_product_attention(
         _randn(1, 4, 5, 8),
         _randn(1, 2, 5, 8),
         _randn(1, 2, 5, 8),
@@ -134,7 +135,7 @@ def decompositions(rank: Rank) -> None:
     assert torch.linalg.eigh(spd)[0].device == rank.device
 
 
-def other_types(rank: Rank) -> None:
+def other_types() -> None:
     x = _randn(2, 2)
     assert (x.double() @ x.double()).dtype == torch.float64
     assert x.to(torch.int8).dtype == torch.int8
@@ -143,7 +144,7 @@ def other_types(rank: Rank) -> None:
     torch.testing.assert_close(eighth.cpu(), x.cpu().to(torch.float8_e4m3fn).float())
 
 
-def custom_operators(rank: Rank) -> None:
+def custom_operators() -> None:
     @torch.library.custom_op("simulated_checks::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
         return x * 2
@@ -151,7 +152,7 @@ def custom_operators(rank: Rank) -> None:
     assert twice(torch.ones(3).npu()).tolist() == [2, 2, 2]
 
 
-def the_profiler_sees_operators(rank: Rank) -> None:
+def the_profiler_sees_operators() -> None:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         _randn(8, 8) @ _randn(8, 8)
     assert any(event.key == "aten::mm" for event in profiler.key_averages())

@@ -54,7 +54,7 @@ def all_reduce_async_and_of_a_view(rank: Rank) -> None:
     assert whole.tolist() == [0, rank.world_size, rank.world_size, 0]
 
 
-def reductions_that_hccl_lacks_raise(rank: Rank) -> None:
+def reductions_that_hccl_lacks_raise() -> None:
     for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
         raises(RuntimeError, lambda op=op: dist.all_reduce(on_npu([1]), op), "HCCL")
 
@@ -192,20 +192,21 @@ def functional_collectives(rank: Rank) -> None:
 
 def tensors_that_are_not_contiguous_raise_or_are_right(rank: Rank) -> None:
     x = torch.arange(6.0, device="npu").view(2, 3).t()
+    expected = torch.arange(6.0).view(2, 3).t() * rank.world_size
     try:
         dist.all_reduce(x)
     except (RuntimeError, ValueError) as error:
-        assert "contiguous" in str(error)
+        refused = "contiguous" in str(error)
     else:
-        expected = torch.arange(6.0).view(2, 3).t() * rank.world_size
-        assert torch.equal(x.cpu(), expected)
+        refused = False
+    assert refused or torch.equal(x.cpu(), expected)
 
 
-def a_cpu_tensor_on_an_hccl_group_raises(rank: Rank) -> None:
+def a_cpu_tensor_on_an_hccl_group_raises() -> None:
     raises((RuntimeError, ValueError), lambda: dist.all_reduce(torch.ones(1)), "cpu")
 
 
-def the_gloo_backend_inside_can_be_reached(rank: Rank) -> None:
+def the_gloo_backend_inside_can_be_reached() -> None:
     from npu_notebook.devices.simulated.install import gloo_of
 
     group = dist.distributed_c10d._get_default_group()

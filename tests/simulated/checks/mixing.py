@@ -1,7 +1,7 @@
 """Which operators take CPU tensors beside NPU tensors: a reviewed list, both ways."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from tests.simulated.parts import raises
 from tests.simulated.rank_process import Rank
@@ -20,20 +20,20 @@ def an_index_may_stay_on_the_cpu(rank: Rank) -> None:
     assert x.tolist() == [0, 2, 2, 2, 4, 5]
 
 
-def values_put_by_index_must_be_on_the_device(rank: Rank) -> None:
+def values_put_by_index_must_be_on_the_device() -> None:
     x = torch.zeros(4).npu()
     index = torch.tensor([1, 3])
     values = torch.ones(2)
     raises(RuntimeError, lambda: x.index_put_((index,), values), "same device")
 
 
-def a_cpu_tensor_is_not_indexed_by_an_npu_tensor(rank: Rank) -> None:
+def a_cpu_tensor_is_not_indexed_by_an_npu_tensor() -> None:
     x = torch.arange(6.0)
     index = torch.tensor([1, 3]).npu()
     raises(RuntimeError, lambda: x[index], "device")
 
 
-def other_indices_must_be_on_the_device(rank: Rank) -> None:
+def other_indices_must_be_on_the_device() -> None:
     x = torch.ones(4, 3).npu()
     rows = torch.tensor([0, 1])
     raises(RuntimeError, lambda: x.index_select(0, rows), "device")
@@ -43,12 +43,12 @@ def other_indices_must_be_on_the_device(rank: Rank) -> None:
     raises(RuntimeError, lambda: x.gather(0, rows[:, None]), "device")
     raises(RuntimeError, lambda: x.scatter(0, rows[:, None], 0.0), "device")
     raises(RuntimeError, lambda: x.take(rows), "device")
-    raises(RuntimeError, lambda: F.embedding(rows, x), "device")
-    raises(RuntimeError, lambda: F.embedding_bag(rows[None], x), "device")
+    raises(RuntimeError, lambda: functional.embedding(rows, x), "device")
+    raises(RuntimeError, lambda: functional.embedding_bag(rows[None], x), "device")
     raises(RuntimeError, lambda: torch.repeat_interleave(x[:2], rows, dim=0), "device")
 
 
-def copies_cross_devices(rank: Rank) -> None:
+def copies_cross_devices() -> None:
     x, c = torch.zeros(3).npu(), torch.ones(3)
     x.copy_(c)
     assert x.tolist() == [1, 1, 1]
@@ -58,7 +58,7 @@ def copies_cross_devices(rank: Rank) -> None:
     assert x.tolist() == [4, 4, 4]
 
 
-def foreach_lists_may_hold_several_devices(rank: Rank) -> None:
+def foreach_lists_may_hold_several_devices() -> None:
     xs = [torch.ones(2), torch.ones(2, device="npu:0"), torch.ones(2, device="npu:1")]
     sums = torch._foreach_add(xs, xs)
     assert [str(s.device) for s in sums] == ["cpu", "npu:0", "npu:1"]
@@ -68,7 +68,7 @@ def foreach_lists_may_hold_several_devices(rank: Rank) -> None:
     raises(RuntimeError, lambda: torch._foreach_add(xs[:1], [xs[1]]), "same device")
 
 
-def a_cpu_number_is_read_but_not_written(rank: Rank) -> None:
+def a_cpu_number_is_read_but_not_written() -> None:
     x = torch.ones(3).npu()
     number = torch.tensor(2.0)
     assert (x * number).tolist() == [2, 2, 2]
@@ -89,13 +89,13 @@ def lengths_of_packed_sequences_stay_on_the_cpu(rank: Rank) -> None:
     assert found.tolist() == lengths.tolist()
 
 
-def ctc_loss_takes_lengths_on_the_cpu(rank: Rank) -> None:
+def ctc_loss_takes_lengths_on_the_cpu() -> None:
     log_probs = torch.randn(5, 1, 4).log_softmax(-1)
     targets, inputs, lengths = (
         torch.tensor([[1, 2]]),
         torch.tensor([5]),
         torch.tensor([2]),
     )
-    expected = F.ctc_loss(log_probs, targets, inputs, lengths)
-    found = F.ctc_loss(log_probs.npu(), targets.npu(), inputs, lengths)
+    expected = functional.ctc_loss(log_probs, targets, inputs, lengths)
+    found = functional.ctc_loss(log_probs.npu(), targets.npu(), inputs, lengths)
     torch.testing.assert_close(expected, found.cpu())

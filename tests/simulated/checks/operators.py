@@ -4,8 +4,8 @@ import copy
 import threading
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from tests.simulated.parts import raises
 from tests.simulated.rank_process import Rank
@@ -63,12 +63,12 @@ def _inverted(x):
 
 def _attended(x):
     heads = x[:, None]
-    return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
 
 
 def _classified(x):
     target = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
-    return F.cross_entropy(x.flatten(1), target)
+    return functional.cross_entropy(x.flatten(1), target)
 
 
 def _split_and_joined(x):
@@ -85,11 +85,13 @@ def _low_precision(x):
 _GROUPS = {
     "einsum, bmm": lambda x: torch.einsum("bij,bjk->bik", x, x.transpose(1, 2)),
     "softmax": lambda x: x.softmax(-1),
-    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
-    "group_norm": lambda x: F.group_norm(x, 2),
-    "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:]),
-    "gelu, silu": lambda x: F.gelu(x) + F.silu(x),
-    "conv1d": lambda x: F.conv1d(x, torch.ones(3, x.shape[1], 3, device=x.device)),
+    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
+    "group_norm": lambda x: functional.group_norm(x, 2),
+    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:]),
+    "gelu, silu": lambda x: functional.gelu(x) + functional.silu(x),
+    "conv1d": lambda x: functional.conv1d(
+        x, torch.ones(3, x.shape[1], 3, device=x.device)
+    ),
     "sort, topk": lambda x: x.sort(-1)[0] + x.topk(x.shape[-1])[0],
     "cumsum": lambda x: x.cumsum(1),
     "cat, stack, split, chunk": _split_and_joined,
@@ -97,12 +99,16 @@ _GROUPS = {
     "gather, scatter_add": _gathered,
     "index by list, mask and tensor": _indexed,
     "var, std, norm": lambda x: x.var() + x.std(1).sum() + x.norm(),
-    "interpolate": lambda x: F.interpolate(x, scale_factor=2),
-    "pad, roll, flip": lambda x: F.pad(x.roll(1, 0).flip(1), (1, 1), mode="reflect"),
+    "interpolate": lambda x: functional.interpolate(x, scale_factor=2),
+    "pad, roll, flip": lambda x: functional.pad(
+        x.roll(1, 0).flip(1), (1, 1), mode="reflect"
+    ),
     "fft": lambda x: torch.fft.rfft(x).abs(),
     "linalg.inv": _inverted,
     "attention": _attended,
-    "max_pool, avg_pool": lambda x: F.max_pool1d(x, 2) + F.avg_pool1d(x, 2),
+    "max_pool, avg_pool": lambda x: (
+        functional.max_pool1d(x, 2) + functional.avg_pool1d(x, 2)
+    ),
     "bfloat16, float16": _low_precision,
     "unique": lambda x: x.detach().round().unique(),
     "nonzero": lambda x: x.detach().nonzero(),
@@ -196,7 +202,7 @@ def modules_train_as_on_the_cpu(rank: Rank) -> None:
             )
 
 
-def embeddings_equal_the_cpu(rank: Rank) -> None:
+def embeddings_equal_the_cpu() -> None:
     torch.manual_seed(0)
     reference = nn.Embedding(10, 4, padding_idx=0)
     module = copy.deepcopy(reference).npu()
@@ -206,30 +212,30 @@ def embeddings_equal_the_cpu(rank: Rank) -> None:
     torch.testing.assert_close(reference.weight.grad, module.weight.grad.cpu())
 
 
-def random_numbers_repeat_and_leave_the_cpu_alone(rank: Rank) -> None:
+def random_numbers_repeat_and_leave_the_cpu_alone() -> None:
     torch.manual_seed(5)
     cpu_only = torch.rand(3)
 
     torch.manual_seed(5)
     numbers = torch.randn(5, device="npu")
-    dropped = F.dropout(torch.ones(100, device="npu"))
+    dropped = functional.dropout(torch.ones(100, device="npu"))
     assert torch.equal(torch.rand(3), cpu_only)
     assert set(dropped.tolist()) == {0.0, 2.0}
 
     torch.manual_seed(5)
     assert torch.equal(numbers, torch.randn(5, device="npu"))
-    assert torch.equal(dropped, F.dropout(torch.ones(100, device="npu")))
+    assert torch.equal(dropped, functional.dropout(torch.ones(100, device="npu")))
     assert not torch.equal(numbers, torch.randn(5, device="npu"))
 
 
-def dropout_keeps_the_mean_and_its_backward_uses_the_mask(rank: Rank) -> None:
+def dropout_keeps_the_mean_and_its_backward_uses_the_mask() -> None:
     x = torch.ones(20_000, device="npu", requires_grad=True)
-    y = F.dropout(x, 0.25)
+    y = functional.dropout(x, 0.25)
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
     assert abs(y.mean().item() - 1) < 0.02
-    assert torch.equal(F.dropout(x, 0.25, training=False), x)
-    assert F.dropout(x, 1.0).sum().item() == 0
+    assert torch.equal(functional.dropout(x, 0.25, training=False), x)
+    assert functional.dropout(x, 1.0).sum().item() == 0
 
 
 def generators_and_their_states(rank: Rank) -> None:
@@ -252,7 +258,7 @@ def generators_and_their_states(rank: Rank) -> None:
     raises(RuntimeError, lambda: torch.npu.set_rng_state(torch.zeros(3)), "16 bytes")
 
 
-def threads_have_devices_of_their_own(rank: Rank) -> None:
+def threads_have_devices_of_their_own() -> None:
     errors = []
 
     def work(index: int) -> None:
@@ -265,7 +271,7 @@ def threads_have_devices_of_their_own(rank: Rank) -> None:
                 module(torch.randn(8, 64, device="npu")).sum().backward()
                 optimizer.step()
             assert module.weight.device.index == index
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever the thread met
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]

@@ -6,7 +6,6 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
@@ -35,6 +34,7 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.simulated.parts import (
@@ -171,7 +171,7 @@ def dtensor_random_numbers(rank: Rank) -> None:
     copy_there = copy_here.clone()
     dist.broadcast(copy_there, 0)
     assert torch.equal(copy_here, copy_there)
-    assert F.dropout(x, 0.5).full_tensor().eq(0).any()
+    assert functional.dropout(x, 0.5).full_tensor().eq(0).any()
 
 
 def tensor_parallel_equals_one_process(rank: Rank) -> None:
@@ -209,13 +209,13 @@ def sequence_parallel_and_loss_parallel(rank: Rank) -> None:
     sequence = torch.randn(2, 4, 16)
     part = 4 // rank.world_size
     mine = sequence[:, part * rank.rank : part * (rank.rank + 1)].npu()
-    expected = F.cross_entropy(
+    expected = functional.cross_entropy(
         reference(sequence).flatten(0, 1), torch.zeros(8, dtype=torch.long)
     )
     with loss_parallel():
         output = head(mine)
         target = torch.zeros(8, dtype=torch.long, device="npu")
-        loss = F.cross_entropy(output.flatten(0, 1), target)
+        loss = functional.cross_entropy(output.flatten(0, 1), target)
         loss.backward()
     found = loss.full_tensor() if isinstance(loss, DTensor) else loss
     torch.testing.assert_close(expected, found.cpu(), rtol=1e-4, atol=1e-5)
@@ -236,7 +236,7 @@ def fsdp2_equals_one_process(rank: Rank) -> None:
     assert_same_parameters(reference, module, rtol=1e-3, atol=1e-4)
 
 
-def fsdp2_with_a_bfloat16_policy_and_its_state_dict(rank: Rank) -> None:
+def fsdp2_with_a_bfloat16_policy_and_its_state_dict() -> None:
     module = mlp().npu()
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32
@@ -276,7 +276,7 @@ def fsdp1_equals_one_process(rank: Rank) -> None:
         assert_same_parameters(reference, module)
 
 
-def distributed_checkpoint_of_an_fsdp2_model(rank: Rank) -> None:
+def distributed_checkpoint_of_an_fsdp2_model() -> None:
     with tempfile.TemporaryDirectory() as own:
         folder = [own]
         dist.broadcast_object_list(folder, 0)

@@ -6,8 +6,8 @@ import pickle
 import threading
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,7 +25,7 @@ def backward_on_the_device_and_from_another_thread(rank: Rank) -> None:
         try:
             torch.npu.set_device(rank.rank)
             module(torch.randn(8, 16, device="npu")).sum().backward()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever the thread met
             errors.append(error)
 
     thread = threading.Thread(target=work)
@@ -34,7 +34,7 @@ def backward_on_the_device_and_from_another_thread(rank: Rank) -> None:
     assert not errors, errors
 
 
-def backward_on_a_second_device_of_the_process(rank: Rank) -> None:
+def backward_on_a_second_device_of_the_process() -> None:
     module = mlp().to("npu:7")
     module(torch.randn(8, 16, device="npu:7")).sum().backward()
     assert module[0].weight.grad.device.index == 7
@@ -58,27 +58,27 @@ def _optimizer_equals_the_cpu(kind: type[torch.optim.Optimizer], **options) -> N
     assert_same_parameters(reference, module)
 
 
-def optimizer_sgd_with_momentum(rank: Rank) -> None:
+def optimizer_sgd_with_momentum() -> None:
     _optimizer_equals_the_cpu(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
-def optimizer_adam_foreach(rank: Rank) -> None:
+def optimizer_adam_foreach() -> None:
     _optimizer_equals_the_cpu(torch.optim.Adam, foreach=True)
 
 
-def optimizer_adamw_fused(rank: Rank) -> None:
+def optimizer_adamw_fused() -> None:
     _optimizer_equals_the_cpu(torch.optim.AdamW, fused=True)
 
 
-def optimizer_adamw_by_default(rank: Rank) -> None:
+def optimizer_adamw_by_default() -> None:
     _optimizer_equals_the_cpu(torch.optim.AdamW)
 
 
-def autocast_casts_as_on_a_device(rank: Rank) -> None:
+def autocast_casts_as_on_a_device() -> None:
     module, x = mlp().npu(), torch.randn(4, 16).npu()
     with torch.npu.amp.autocast():
         assert module(x).dtype == torch.float16
-        assert F.softmax(module(x), -1).dtype == torch.float32
+        assert functional.softmax(module(x), -1).dtype == torch.float32
     with torch.autocast("npu", dtype=torch.bfloat16):
         y = module(x)
     assert y.dtype == torch.bfloat16
@@ -88,7 +88,7 @@ def autocast_casts_as_on_a_device(rank: Rank) -> None:
     assert module[0].weight.grad.dtype == torch.float32
 
 
-def grad_scaler_steps(rank: Rank) -> None:
+def grad_scaler_steps() -> None:
     for scaler in (torch.npu.amp.GradScaler(), torch.amp.GradScaler("npu")):
         module = mlp().npu()
         before = module[0].weight.detach().clone()
@@ -105,7 +105,7 @@ def grad_scaler_steps(rank: Rank) -> None:
         assert not torch.equal(before, module[0].weight)
 
 
-def save_and_load_with_map_location(rank: Rank) -> None:
+def save_and_load_with_map_location() -> None:
     module = mlp().npu()
     file = io.BytesIO()
     torch.save({"m": module.state_dict(), "x": torch.ones(3, device="npu:1")}, file)
@@ -136,7 +136,7 @@ def deepcopy_and_pickle_keep_the_device(rank: Rank) -> None:
     assert copy.deepcopy(mlp().npu())[0].weight.device == rank.device
 
 
-def data_loader_with_pinned_memory_and_workers(rank: Rank) -> None:
+def data_loader_with_pinned_memory_and_workers() -> None:
     data = TensorDataset(torch.randn(32, 16), torch.randint(0, 4, (32,)))
     for num_workers in (0, 2):
         rows = 0
@@ -150,7 +150,7 @@ def data_loader_with_pinned_memory_and_workers(rank: Rank) -> None:
     assert not torch.ones(2).is_pinned()
 
 
-def checkpoint_and_torch_func(rank: Rank) -> None:
+def checkpoint_and_torch_func() -> None:
     module = mlp().npu()
     x = torch.randn(4, 16).npu().requires_grad_()
     module(x).sum().backward()
