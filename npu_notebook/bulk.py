@@ -12,7 +12,6 @@ import io
 import mmap
 import os
 import pickle
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -114,18 +113,27 @@ def shared_memory_dir() -> Path:
 
 
 def region_path(folder: Path, cluster: str, transfer_id: str) -> Path:
-    """Return the name of a region; the prefix lets an agent clean up after a crash.
+    """Return the name of a region; `region_cluster` reads it back."""
+    return folder / f"{own_regions()}{cluster}+{transfer_id.replace('/', '_')}"
 
-    What follows the last dash is the transfer, so that the name of the cluster, which
-    may have dashes as well, can be told from it.
+
+def own_regions() -> str:
+    """Return what the names of all regions of this user begin with."""
+    return f"{REGION_PREFIX}{os.getuid()}+"  # no cluster's name may hold a plus
+
+
+def region_cluster(path: Path) -> str | None:
+    """Return which cluster of this user a region belongs to, None if it is no region.
 
     Examples
     --------
-    >>> region_path(Path("/dev/shm"), "my-cluster", "pull-12/0").name.partition("my")[2]
-    '-cluster-pull_12_0'
+    >>> region_cluster(region_path(Path("/dev/shm"), "a-b", "push-1"))
+    'a-b'
     """
-    transfer = re.sub(r"[-/]", "_", transfer_id)
-    return folder / f"{REGION_PREFIX}{os.getuid()}-{cluster}-{transfer}"
+    if not path.name.startswith(own_regions()):
+        return None
+    cluster, plus, _ = path.name.removeprefix(own_regions()).partition("+")
+    return cluster if plus else None
 
 
 class Region:
@@ -175,7 +183,12 @@ def create_region(path: Path, nbytes: int) -> Region:
 
 def _create(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    return os.open(path, flags, 0o600)
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        problem = f"{path.parent} cannot be written ({error.strerror})"
+        remedy = "Set NPU_NOTEBOOK_SHARED_MEMORY_DIR to a folder in memory that can."
+        raise DataError(path.name, problem, remedy) from error
 
 
 def _no_room(path: Path, nbytes: int, error: OSError) -> DataError:
@@ -208,6 +221,12 @@ def read_region(layout: BulkLayout) -> list[memoryview]:
             file.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
         )
     return split_region(memoryview(region), layout.sizes)
+
+
+def remove_region(layout: BulkLayout) -> None:
+    """Remove a region's file if it has one; what is mapped stays readable."""
+    if layout.path:
+        Path(layout.path).unlink(missing_ok=True)
 
 
 def split_region(region: memoryview, sizes: Sequence[int]) -> list[memoryview]:

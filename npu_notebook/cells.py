@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import queue
+import signal
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from npu_notebook import messages
@@ -12,6 +15,7 @@ from npu_notebook.failures import describe_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from npu_notebook.messages import RankOutcome, Update
     from npu_notebook.session import Arrivals, Session
@@ -178,3 +182,27 @@ class CellHandle:
     def cancel(self, level: int = 1) -> None:
         """Stop the cell: 1 asks, 2 insists, 3 ends the ranks that still run it."""
         self._session.send(messages.InterruptCell(level=level, cell_id=self.cell_id))
+
+
+@contextmanager
+def stop_button(handle: CellHandle) -> Iterator[None]:
+    """While a cell runs, Ctrl-C goes to the ranks, once stronger each time.
+
+    A handler instead of catching `KeyboardInterrupt`: the exception could surface in
+    the middle of a view and lose output.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    level = 0
+
+    def escalate(_number: int, _frame: FrameType | None) -> None:
+        nonlocal level
+        level = min(level + 1, 3)
+        handle.cancel(level)
+
+    before = signal.signal(signal.SIGINT, escalate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

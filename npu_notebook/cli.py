@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import npu_notebook
 from npu_notebook import runtime
-from npu_notebook.errors import ConfigError, NpuNotebookError
+from npu_notebook.errors import ConfigError, LinkError, NpuNotebookError
 from npu_notebook.notebook.bugreport import write_report
 from npu_notebook.notebook.listing import listing
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Command = Callable[[argparse.Namespace], None]
 
 _TAIL_NBYTES = 64 * 1024
+_STOP_TIMEOUT_S = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:  # `npu-notebook logs | head`
         return 0
+    except OSError as error:
+        sys.stderr.write(f"npu-notebook {words.command}: {error}\n")
+        return 1
     return 0
 
 
@@ -79,7 +83,8 @@ def _list(_words: argparse.Namespace) -> None:
 
 
 def _stop(words: argparse.Namespace) -> None:
-    from npu_notebook.cluster import Cluster  # the other commands need no link
+    from npu_notebook import starting  # the other commands need no link
+    from npu_notebook.cluster import Cluster
 
     names: list[str] = list(words.name)
     if words.all:
@@ -89,8 +94,14 @@ def _stop(words: argparse.Namespace) -> None:
         problem = "no cluster is named"
         raise ConfigError(problem, "Name one of `npu-notebook list`, or give --all.")
     for name in names:
-        Cluster.attach(name).stop("stopped from a terminal")
+        connection = runtime.read_connection(name)
+        try:
+            Cluster.attach(name).stop("stopped from a terminal")
+        except LinkError:  # of another version, or it does not answer
+            starting.end_controller(connection, _STOP_TIMEOUT_S)
         _say(f"Cluster '{name}' is stopped.")
+    if not names:
+        _say("No cluster runs.")
 
 
 def _logs(words: argparse.Namespace) -> None:
@@ -114,7 +125,8 @@ def _logs(words: argparse.Namespace) -> None:
 
 
 def _clean(_words: argparse.Namespace) -> None:
-    removed = runtime.remove_stale()
+    with runtime.one_start_at_a_time():
+        removed = runtime.remove_stale()
     _say(f"Removed: {', '.join(removed)}." if removed else "Nothing to remove.")
 
 

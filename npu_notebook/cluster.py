@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from npu_notebook import exchange, messages, runtime, starting
-from npu_notebook.cells import TICK_S, CellHandle, CellResult, Show
+from npu_notebook.cells import TICK_S, CellHandle, CellResult, Show, stop_button
 from npu_notebook.errors import ConfigError, LinkError, NpuNotebookError
 from npu_notebook.printing import Printer
 from npu_notebook.session import Session, new_id, poll
 from npu_notebook.topology import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-    from types import FrameType
+    from collections.abc import Callable, Iterable, Mapping
 
     from npu_notebook.messages import ClusterFact, Update
 
@@ -59,12 +56,10 @@ class Cluster:
         ----------
         num_ranks : int, optional
             Number of ranks; by default one per NPU of this host, or 4 simulated ones.
-        name : str, optional
-            Name of the cluster; by default ``suggested_name``, made unique.
+        name, suggested_name : str, optional
+            Name of the cluster; by default the suggested one, made unique.
         owner : str, optional
             The notebook; an earlier cluster of the same owner is replaced.
-        suggested_name : str, optional
-            See ``name``.
         on_update : callable, optional
             Gets `StateChanged` and `Notice` while it starts, None every 50 ms.
         **words
@@ -79,26 +74,20 @@ class Cluster:
             If a process does not start; everything that had started is ended.
         """
         tell = on_update or _ignore
-        runtime.remove_stale()
-        settled, earlier = starting.settle_name(name, suggested_name, owner)
-        spec = starting.make_spec(
-            name=settled, num_ranks=num_ranks, owner=owner, **words
-        )
-        if earlier is not None:
-            tell(messages.Notice(text=_replaces(earlier.name)))
-            _stop_connection(earlier)
-        ignored = starting.ignored_variables()
-        if ignored:
-            tell(messages.Notice(text=ignored))
-        session = Session(starting.start_controller(spec), title=owner)
-        session.open()
+        with runtime.one_start_at_a_time():
+            connection = _start_controller(
+                name, suggested_name, tell, num_ranks=num_ranks, owner=owner, **words
+            )
+        session = Session(connection, title=owner)
         try:
+            session.open()
             starting.await_ready(session, tell, TICK_S)
         except KeyboardInterrupt:
             cls(session).stop("interrupted while starting")
             raise
         except NpuNotebookError:
-            starting.reap_controller(session.connection, _STOP_TIMEOUT_S)
+            with suppress(LinkError):  # the first error is the one to tell
+                starting.end_controller(connection, _STOP_TIMEOUT_S)
             session.close()
             raise
         return cls(session)
@@ -186,7 +175,7 @@ class Cluster:
         """
         handle = self.submit(code, ranks=ranks, timeout_s=timeout_s, **options)
         tell = show or Printer(handle.ranks)
-        with _stop_button(handle):
+        with stop_button(handle):
             for update in handle.updates(TICK_S):
                 tell(update)
         try:
@@ -287,12 +276,21 @@ class Cluster:
         return self.fact
 
     def stop(self, reason: str = "stopped by the user") -> None:
-        """End every process of the cluster; harmless when it has ended already."""
-        if self._session.ended is None:
+        """End every process of the cluster; harmless when it has ended already.
+
+        Raises
+        ------
+        LinkError
+            If its controller was asked to end and does not.
+        """
+        asked = self._session.ended is None
+        if asked:
             self._session.send(messages.StopCluster(reason=reason))
             _await_end(self._session)
         starting.reap_controller(self._session.connection, _STOP_TIMEOUT_S)
         self._session.close()
+        if asked:
+            starting.check_ended(self._session.connection)
 
     def detach(self, reason: str = "detached") -> None:
         """Leave the cluster running for its linger time."""
@@ -340,6 +338,27 @@ def _ignore(_update: Update | None) -> None:
     """Take progress and show nothing."""
 
 
+def _start_controller(
+    name: str | None,
+    suggested_name: str,
+    tell: Callable[[Update | None], None],
+    *,
+    owner: str,
+    **words: Any,  # noqa: ANN401  as in `Cluster.start`
+) -> runtime.Connection:
+    """Settle the name and start its controller, in place of an earlier one's."""
+    runtime.remove_stale()
+    settled, earlier = starting.settle_name(name, suggested_name, owner)
+    spec = starting.make_spec(name=settled, owner=owner, **words)
+    if earlier is not None:
+        tell(messages.Notice(text=_replaces(earlier.name)))
+        _stop_connection(earlier)
+    ignored = starting.ignored_variables()
+    if ignored:
+        tell(messages.Notice(text=ignored))
+    return starting.start_controller(spec)
+
+
 def _replaces(name: str) -> str:
     return (
         f"Replacing this notebook's earlier cluster '{name}' "
@@ -359,32 +378,3 @@ def _await_end(session: Session) -> None:
             session.next_of(session.events, _STOP_TIMEOUT_S)
         except LinkError:
             return
-
-
-def _stop_button(handle: CellHandle) -> AbstractContextManager[None]:
-    """While a cell runs, Ctrl-C goes to the ranks, once stronger each time.
-
-    A handler instead of catching `KeyboardInterrupt`: the exception could surface in
-    the middle of a view and lose output.
-    """
-    from contextlib import contextmanager
-
-    @contextmanager
-    def guard() -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        level = 0
-
-        def escalate(_number: int, _frame: FrameType | None) -> None:
-            nonlocal level
-            level = min(level + 1, 3)
-            handle.cancel(level)
-
-        before = signal.signal(signal.SIGINT, escalate)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    return guard()

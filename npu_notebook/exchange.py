@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu_notebook import bulk, messages, runtime
@@ -160,7 +159,9 @@ def pull(
                     values[answer.rank] = _unpack(session, answer, payload)
     finally:
         session.forget(request_id)
-        _remove_regions(answers.values())
+        for answer in answers.values():
+            bulk.remove_region(answer.layout)
+    _raise_for_lost_ranks(names, answers)
     _raise_for_problems(answers)
     moved = {name for answer in answers.values() for name in answer.moved_to_cpu}
     return [values[rank] for rank in ranks], tuple(sorted(moved))
@@ -212,10 +213,26 @@ def _receive_region(
     return bulk.split_region(memoryview(region), answer.layout.sizes)
 
 
-def _remove_regions(answers: Any) -> None:  # noqa: ANN401  any iterable of answers
-    for answer in answers:
-        if answer.layout.path:
-            Path(answer.layout.path).unlink(missing_ok=True)
+def _raise_for_lost_ranks(
+    names: Sequence[str], answers: dict[int, messages.PulledValues]
+) -> None:
+    """Raise for the ranks in whose place the controller answered."""
+    # A rank's own words begin with the name of the variable, in quotes.
+    told = {
+        rank: one.problem
+        for rank, one in sorted(answers.items())
+        if one.problem and not one.problem.startswith("'")
+    }
+    if not told:
+        return
+    causes = {r: why for r, why in told.items() if not why.startswith("not run: ")}
+    problem = "; ".join(dict.fromkeys((causes or told).values()))
+    remedy = "See `%npu_cluster status`."
+    if causes and len(causes) < len(answers):
+        there = format_ranks(set(answers) - set(causes))
+        restart = f"`%npu_cluster restart --ranks {format_ranks(causes)}`"
+        remedy = f"Pull it from --ranks {there}, or replace what is lost: {restart}."
+    raise DataError(", ".join(names), f"cannot be pulled: {problem}", remedy)
 
 
 def _raise_for_problems(answers: dict[int, messages.PulledValues]) -> None:

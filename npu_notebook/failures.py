@@ -24,6 +24,7 @@ MAX_MESSAGES = 8
 MAX_MESSAGE_CHARS = 240
 # "rank 2 (a, pid 77) ended by signal 9": several of them are said in one.
 _LOST = re.compile(r"rank \d+ \((?P<place>[^)]*)\) (?P<how>.+)")
+_PLURAL = re.compile(r"\A(was|is)(?= )| its (?=host)")
 # The line of dashes above IPython's tracebacks; ours have their own headline.
 _RULER = re.compile(r"\A\s*(?:\x1b\[[\d;]*m)*-{10,}(?:\x1b\[[\d;]*m)*\n")
 _ExitKey: TypeAlias = "tuple[int, str, str]"  # code, place, message
@@ -197,8 +198,8 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
     for how, ranks in ends.items():
         place = "; ".join(places[rank] for rank in ranks if places[rank])
         where = f" ({place})" if place else " is" if len(ranks) == 1 else " are"
-        if len(ranks) > 1 and how.startswith("was "):
-            how = f"were {how.removeprefix('was ')}"  # noqa: PLW2901  the same words
+        if len(ranks) > 1:
+            how = _PLURAL.sub(_make_plural, how)  # noqa: PLW2901  the same words
         words.append(f"{name_ranks(ranks)}{where} {how}")
     ranks = [outcome.rank for outcome in lost]
     logs = _join_paths([log_paths[rank] for rank in ranks if log_paths.get(rank)])
@@ -210,6 +211,10 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
         + "."
         + (f" Log: {logs}" if logs else "")
     ]
+
+
+def _make_plural(match: re.Match[str]) -> str:
+    return {"was": "were", "is": "are"}.get(match[0], " their ")
 
 
 def _exit_lines(exits: Mapping[_ExitKey, list[int]]) -> list[str]:

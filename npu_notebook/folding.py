@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 WAIT_S = 0.1
 """How long a line waits for other ranks to say the same."""
 
+MAX_WAIT_S = 0.4
+"""The same on a machine where ranks are seen to say equal lines further apart."""
+
 LIVE_AFTER_S = 0.3
 """Age at which an unfinished line is shown before its end has come."""
 
 FLOOD_CHARS = 4_096
 FLOOD_LIVE_AFTER_S = 2.0
 """The same when the line began in a text this long: most likely it was only cut."""
+
+KEPT_MISSED = 64
 
 RICH = "rich"
 """The kind of a `Piece` whose text is the key of a rich output."""
@@ -58,14 +63,34 @@ class _Rank:
     shown: str = ""
 
 
+class _Patience:
+    """How long to wait for other ranks; learns how far apart they are."""
+
+    def __init__(self) -> None:
+        self.wait_s = WAIT_S
+        self._missed: dict[tuple[str, str], float] = {}
+
+    def note_missed(self, item: tuple[str, str], now_s: float) -> None:
+        """Remember a line that not all ranks have said yet, the newest ones only."""
+        self._missed.pop(item, None)
+        self._missed[item] = now_s
+        if len(self._missed) > KEPT_MISSED:
+            del self._missed[next(iter(self._missed))]
+
+    def learn(self, item: tuple[str, str], now_s: float) -> None:
+        """Wait longer from now on if this line comes just too late to be folded."""
+        if now_s - self._missed.pop(item, float("-inf")) < MAX_WAIT_S:
+            self.wait_s = min(MAX_WAIT_S, self.wait_s * 2)
+
+
 class Folder:
     """Queues per rank, and the rules by which their heads become pieces.
 
     Parameters
     ----------
     ranks : iterable of int
-        The ranks of the cell; a line is held back at most `WAIT_S` for those of them
-        that have said nothing yet.
+        The ranks of the cell; a line is held back for `WAIT_S`, at most `MAX_WAIT_S`,
+        for those of them that have said nothing yet.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -74,6 +99,7 @@ class Folder:
         self._counts: dict[tuple[str, str], int] = {}
         self._num_filled = 0
         self._ends: list[LiveEnd] = []
+        self._patience = _Patience()
 
     @property
     def is_empty(self) -> bool:
@@ -138,7 +164,10 @@ class Folder:
             if not chosen:
                 break
             for item in chosen:
-                pieces.append(Piece(self._pop(item), *item))
+                ranks = self._pop(item)
+                pieces.append(Piece(ranks, *item))
+                if len(ranks) < len(self._ranks):
+                    self._patience.note_missed(item, now_s)
                 if room is not None:
                     room -= len(item[1]) + 1
                     if room <= 0:
@@ -167,7 +196,7 @@ class Folder:
         times: list[float] = []
         for one in self._ranks.values():
             if one.queue:
-                times.append(one.arrivals_s[0] + WAIT_S)
+                times.append(one.arrivals_s[0] + self._patience.wait_s)
             for stream, screen in one.screens.items():
                 if not screen.is_empty and (screen.row > 0 or not one.shown):
                     times.append(
@@ -227,6 +256,7 @@ class Folder:
         one.queue.extend(items)
         one.arrivals_s.extend(repeat(now_s, len(items)))
         counts = self._counts
+        self._patience.learn(items[0], now_s)
         for item in items:
             counts[item] = counts.get(item, 0) + 1
 
@@ -248,7 +278,10 @@ class Folder:
         return [item for _, item in heads]
 
     def _has_waited(self, ranks: list[int], now_s: float) -> bool:
-        return any(now_s - self._ranks[rank].arrivals_s[0] >= WAIT_S for rank in ranks)
+        return any(
+            now_s - self._ranks[rank].arrivals_s[0] >= self._patience.wait_s
+            for rank in ranks
+        )
 
     def _pop(self, item: tuple[str, str]) -> tuple[int, ...]:
         ranks = self._heads.pop(item)

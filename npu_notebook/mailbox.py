@@ -46,7 +46,7 @@ class Mailbox(Generic[T]):
             return
         with self._fd_lock:
             # A forked child shares the pipe: its byte would wake the parent for ever.
-            if not self._closed and not self._woken and os.getpid() == self._pid:
+            if not self._closed and os.getpid() == self._pid and not self._woken:
                 self._woken = True
                 os.write(self._write_fd, b"\0")
 

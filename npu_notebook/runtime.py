@@ -7,6 +7,8 @@ spooled output, which a person may want to read afterwards.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import getpass
 import os
 import re
@@ -17,14 +19,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import psutil
 
-from npu_notebook.bulk import REGION_PREFIX, shared_memory_dir
+from npu_notebook.bulk import shared_memory_dir
 from npu_notebook.errors import ConfigError, LinkError
 from npu_notebook.topology import ClusterSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # A longer path cannot be bound. Source: unix(7), sun_path is 108 bytes with its NUL.
 _MAX_SOCKET_PATH = 107
@@ -108,7 +113,7 @@ class ClusterPaths:
             raise ConfigError(
                 problem, "Set NPU_NOTEBOOK_RUNTIME_DIR to a short folder."
             )
-        for folder in (self.directory, self.logs, self.spool):
+        for folder in (self.directory, self.logs.parent, self.logs, self.spool):
             _make_private(folder)
 
     def remove_runtime(self) -> None:
@@ -253,34 +258,71 @@ def remove_stale() -> list[str]:
     Notes
     -----
     A cluster is stale when the process that its connection file names is gone (pid and
-    start time). Folders without a connection file are left alone for a minute: a
-    controller may be about to write it. Old state folders are pruned as well.
+    start time), or when that file cannot be read and no controller holds the name.
+    Folders without a connection file are left alone for a minute: a controller may be
+    about to write it. Old state folders are pruned as well.
     """
     removed: list[str] = []
+    readable: set[str] = set()
     for entry in list_clusters():
+        readable.add(entry.connection.name)
         if not entry.alive and entry.connection.host == socket.gethostname():
             ClusterPaths(entry.connection.name).remove_runtime()
-            _remove_regions(entry.connection.name)
             removed.append(entry.connection.name)
-    for folder in runtime_root().iterdir():
-        young = time.time() - folder.stat().st_mtime < 60  # noqa: PLR2004  a minute
-        if folder.is_dir() and not (folder / "connection.json").exists() and not young:
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in [path for path in runtime_root().iterdir() if path.is_dir()]:
+        if folder.name in readable or _is_held(folder.with_name(f"{folder.name}.lock")):
+            continue
+        if (folder / "connection.json").exists():
+            removed.append(folder.name)
+        elif time.time() - _modified_s(folder) < 60:  # noqa: PLR2004  a minute
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
     _prune_state()
     return removed
 
 
-def _remove_regions(name: str) -> None:
-    prefix = f"{REGION_PREFIX}{os.getuid()}-{name}-"
-    for region in shared_memory_dir().glob(f"{prefix}*"):
-        if "-" not in region.name.removeprefix(prefix):  # else of "name-2"
-            region.unlink(missing_ok=True)
+def _modified_s(path: Path) -> float:
+    """Return when a folder was changed last, now if somebody has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def _is_held(lock_file: Path) -> bool:
+    """Return whether a controller has locked its name."""
+    try:
+        fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+@contextlib.contextmanager
+def one_start_at_a_time() -> Iterator[None]:
+    """Let one process of this user at a time choose a name and start its controller.
+
+    Until the controller has written its connection file nobody else can see that the
+    name is taken.
+    """
+    fd = os.open(runtime_root() / ".start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _prune_state() -> None:
     running = {entry.connection.name for entry in list_clusters()}
     folders = [path for path in state_root().iterdir() if path.name not in running]
-    folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    folders.sort(key=_modified_s, reverse=True)
     for folder in folders[_KEPT_STATE_FOLDERS:]:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -294,10 +336,30 @@ def is_alive(connection: Connection) -> bool:
 
 
 def process_start_s(pid: int) -> float | None:
-    """Return when a process started (seconds since 1970), None if it is gone.
+    """Return when a process started, None if it is gone.
 
     Together with the pid this names a process for good: pids are used again.
+
+    Notes
+    -----
+    Seconds since the boot on Linux, where seconds since 1970 would change for a running
+    process whenever somebody sets the clock; since 1970 elsewhere.
+    Source: proc_pid_stat(5), "state" and "starttime".
     """
+    if sys.platform != "linux":
+        return _created_s(pid)
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name in parentheses may hold anything, spaces and parentheses too.
+    state, *facts = line.rpartition(b")")[2].split()
+    if state in (b"Z", b"X"):
+        return None
+    return int(facts[18]) / os.sysconf("SC_CLK_TCK")
+
+
+def _created_s(pid: int) -> float | None:
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -314,9 +376,19 @@ def memory_key() -> str:
     -----
     The boot id tells machines apart, the folder's device and inode tell containers
     apart (each has its own tmpfs).
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not there.
     """
     folder = shared_memory_dir()
-    status = folder.stat()
+    try:
+        status = folder.stat()
+    except OSError as error:
+        problem = f"the shared-memory folder {folder} cannot be used ({error.strerror})"
+        remedy = "Set NPU_NOTEBOOK_SHARED_MEMORY_DIR to a folder that exists."
+        raise ConfigError(problem, remedy) from error
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text().strip() if boot.exists() else socket.gethostname()
     return f"{machine}:{folder}:{status.st_dev}:{status.st_ino}"

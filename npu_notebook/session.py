@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import npu_notebook
-from npu_notebook import messages, runtime, wire
+from npu_notebook import bulk, messages, runtime, wire
 from npu_notebook.errors import LinkError
 from npu_notebook.link import Link
 
@@ -132,9 +132,13 @@ class Session:
         return arrivals
 
     def forget(self, key: str) -> None:
-        """Close the queue of a cell or a request."""
+        """Close the queue of a cell or a request; what waits in it is given up."""
         with self._lock:
-            self._waiting.pop(key, None)
+            arrivals = self._waiting.pop(key, None)
+        while arrivals is not None and not arrivals.empty():
+            arrived = arrivals.get()
+            if isinstance(arrived, Arrived):
+                _give_up(arrived.update)
 
     def next_of(self, arrivals: Arrivals, timeout_s: float | None = None) -> Arrived:
         """Wait for the next update of a queue.
@@ -189,7 +193,9 @@ class Session:
             arrivals = self._waiting.get(key)
             if arrivals is not None:
                 arrivals.put(arrived)
-            return arrivals is not None
+                return True
+        _give_up(arrived.update)
+        return False
 
     def _tell(self, notice: messages.Notice) -> None:
         self.events.put(Arrived(notice, []))
@@ -232,6 +238,12 @@ def poll(arrivals: Arrivals, timeout_s: float | None) -> Arrived | None:
     if isinstance(arrived, LinkError):
         raise arrived
     return arrived
+
+
+def _give_up(update: Update) -> None:
+    """Remove what came along with an answer that nobody waits for any more."""
+    if isinstance(update, messages.PulledValues):
+        bulk.remove_region(update.layout)
 
 
 def new_id(kind: str) -> str:

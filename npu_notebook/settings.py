@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from difflib import get_close_matches
@@ -88,7 +89,7 @@ def parse_linger(words: float | str) -> float | None:
         seconds = float(words)
     except ValueError:
         seconds = -1.0
-    if seconds < 0:
+    if not 0 <= seconds < math.inf:  # neither is NaN
         problem = f"'{words}' is not a time to linger"
         raise ConfigError(problem, "Give seconds, or forever.")
     return seconds

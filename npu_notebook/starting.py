@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "cluster"
 _CONTROLLER_TIMEOUT_S = 60.0
 _TAIL_NBYTES = 4096
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 # What a step of a Slurm job always has; a second shell in a job has only some.
 # Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
@@ -193,7 +196,8 @@ def start_controller(spec: ClusterSpec) -> Connection:
     log_file = paths.logs / "controller.log"
     try:
         runtime.write_private(paths.spec_file, msgspec.json.encode(spec))
-        with log_file.open("ab") as log:
+        with os.fdopen(os.open(log_file, _APPEND, 0o600), "ab") as log:
+            begin = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(  # noqa: S603  our own module
                 [sys.executable, "-m", "npu_notebook.controller", spec.name],
                 stdin=subprocess.DEVNULL,
@@ -205,7 +209,12 @@ def start_controller(spec: ClusterSpec) -> Connection:
         problem = f"the files of cluster '{spec.name}' cannot be written ({error})"
         remedy = f"Make room in {paths.directory} and {paths.logs}."
         raise ConfigError(problem, remedy) from error
-    return _await_connection(process, paths, log_file)
+    try:
+        return _await_connection(process, paths, log_file, begin)
+    except KeyboardInterrupt:
+        process.terminate()  # it ends whatever it may have started
+        _Reaper.adopt(process)
+        raise
 
 
 def _check_port(spec: ClusterSpec) -> None:
@@ -227,7 +236,7 @@ def _check_port(spec: ClusterSpec) -> None:
 
 
 def _await_connection(
-    process: subprocess.Popen[bytes], paths: ClusterPaths, log_file: Path
+    process: subprocess.Popen[bytes], paths: ClusterPaths, log_file: Path, begin: int
 ) -> Connection:
     waits = int(_CONTROLLER_TIMEOUT_S / 0.01)
     for _ in range(waits):
@@ -242,13 +251,14 @@ def _await_connection(
             process.wait(timeout=0.01)
         except subprocess.TimeoutExpired:
             continue
+        reason = f"its process ended with code {process.returncode}"
         break
     else:
         process.kill()
         process.wait()
-    reason = f"its process ended with code {process.returncode}"
+        reason = f"it was not ready after {_CONTROLLER_TIMEOUT_S:g} s and was killed"
     what = "the controller"
-    raise LaunchError(what, reason, _tail(log_file), str(log_file))
+    raise LaunchError(what, reason, _tail(log_file, begin), str(log_file))
 
 
 class _Reaper:
@@ -272,6 +282,39 @@ class _Reaper:
         cls._children = [child for child in cls._children if child.poll() is None]
 
 
+def end_controller(connection: Connection, timeout_s: float) -> None:
+    """End a cluster of this host without joining it: another version's, say.
+
+    Raises
+    ------
+    LinkError
+        If it runs on another host, or still runs after ``timeout_s`` seconds.
+    """
+    if connection.host != socket.gethostname():
+        problem = f"it runs on {connection.host} and cannot be joined from here"
+        raise LinkError(connection.name, problem, "Stop it there.")
+    if runtime.is_alive(connection):
+        with suppress(ProcessLookupError):
+            os.kill(connection.controller_pid, signal.SIGTERM)
+    reap_controller(connection, timeout_s)
+    check_ended(connection)
+
+
+def check_ended(connection: Connection) -> None:
+    """Say so if a controller that was asked to end still runs on this host.
+
+    Raises
+    ------
+    LinkError
+        If it does.
+    """
+    if connection.host == socket.gethostname() and runtime.is_alive(connection):
+        pid = connection.controller_pid
+        problem = f"its controller (pid {pid}) was asked to end and still runs"
+        remedy = f"Its log says more; `kill -9 {pid}` ends it with all its ranks."
+        raise LinkError(connection.name, problem, remedy)
+
+
 def reap_controller(connection: Connection, timeout_s: float) -> None:
     """Wait until a controller's process is gone, started by this process or not.
 
@@ -287,9 +330,10 @@ def reap_controller(connection: Connection, timeout_s: float) -> None:
             return
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, begin: int) -> str:
+    """Return the end of a log, without what earlier clusters of this name wrote."""
     try:
-        data = path.read_bytes()[-_TAIL_NBYTES:]
+        data = path.read_bytes()[begin:][-_TAIL_NBYTES:]
     except OSError:
         return ""
     return data.decode(errors="replace")

@@ -138,8 +138,12 @@ def parse_ranks(
     """
     if words is None:
         return tuple(range(world_size))
+    ranks: list[int]
     if isinstance(words, str):
-        ranks = [rank for part in words.split(",") for rank in _parse_part(part, words)]
+        ranks = []
+        for part in words.split(","):
+            # One rank beyond the last tells enough of a range without an end.
+            ranks += _parse_part(part, words)[: world_size + 1]
     elif isinstance(words, int):
         ranks = [words]
     else:
@@ -151,7 +155,7 @@ def parse_ranks(
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 
-def _parse_part(part: str, words: str) -> list[int]:
+def _parse_part(part: str, words: str) -> range:
     match = _RANGE.fullmatch(part)
     if match is None:
         problem = f"'{part.strip()}' in the rank set '{words}' is not a rank or a range"
@@ -161,7 +165,7 @@ def _parse_part(part: str, words: str) -> list[int]:
     if last < first:
         problem = f"the range '{part.strip()}' in the rank set '{words}' runs backwards"
         raise ConfigError(problem, f"Write {last}-{first}.")
-    return list(range(first, last + 1))
+    return range(first, last + 1)
 
 
 def _check_ranks(ranks: Sequence[int], words: object, world_size: int) -> None:

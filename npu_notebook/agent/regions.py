@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +114,7 @@ class Regions:
     def send(self, transfer_id: str, path: str) -> None:
         """Begin to send a rank's region; its name is removed at once."""
         file = Path(path)
-        prefix = f"{bulk.REGION_PREFIX}{os.getuid()}-"
-        if file.parent != self._folder or not file.name.startswith(prefix):
+        if file.parent != self._folder or bulk.region_cluster(file) is None:
             self._answer(transfer_id, file, f"{path} is no region of this user")
             return
         try:
@@ -196,10 +194,8 @@ def _marker_prefix() -> str:
 def remove_stale_regions(folder: Path) -> None:
     """Remove this user's regions of clusters that have no living agent on this host."""
     living = _living_clusters(folder)
-    region = re.compile(rf"{bulk.REGION_PREFIX}{os.getuid()}-(?P<cluster>.+)-[^-]+")
-    for path in folder.glob(f"{bulk.REGION_PREFIX}{os.getuid()}-*"):
-        match = region.fullmatch(path.name)
-        if match and match["cluster"] not in living:
+    for path in folder.glob(f"{bulk.own_regions()}*"):
+        if bulk.region_cluster(path) not in living:
             path.unlink(missing_ok=True)
 
 

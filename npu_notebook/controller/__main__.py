@@ -119,6 +119,7 @@ def _open(
 ) -> Controller:
     try:
         router = wire.open_router(context, paths.endpoint, None)
+        paths.socket.chmod(0o600)  # whatever the umask is
         spool = Spool(paths.spool, spec.output_cap_nbytes)
         controller = Controller(Lifecycle(spec, around), spec, router, spool, launcher)
         # Whoever reads the connection file may send a signal.

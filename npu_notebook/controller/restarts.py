@@ -104,6 +104,8 @@ class Restarts:
         if not every:
             text += ", the other ranks kept theirs"
         self._board.notice(text)
+        # Whoever gets the answer looks at the state next.
+        self._board.publish_change(at_once=True)
         self._answer(restart.notebook, restart.request_id)
 
     def _finish_without_group(self, restart: _Restart) -> None:

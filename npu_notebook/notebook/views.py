@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import threading
 import time
 import uuid
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from npu_notebook import messages
 from npu_notebook.folding import RICH, Folder, Piece, label
 from npu_notebook.notebook.panels import Panels, TerminalLines
+from npu_notebook.topology import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +25,9 @@ EMIT_EVERY_S = 0.05
 DRAW_EVERY_S = 0.1
 MESSAGE_CHARS = 100_000
 """Text of one message; several fit into what the pacer allows."""
+
+MAX_HIDDEN = 8
+"""Above this many ranks with hidden output their folder is named, not each file."""
 
 MAX_RUNS = 60
 """Above this many changes between stdout and stderr in one batch, each stream of the
@@ -102,9 +107,9 @@ class TextView:
         if self._has_text:
             self._folder.finish(time.monotonic())
             self._drain()
-        for outcome in outcomes:
-            if outcome.spool_path and not self._quiet:
-                self.note(hidden_sentence(outcome))
+        if not self._quiet:
+            for sentence in hidden_sentences(outcomes):
+                self.note(sentence)
 
     def note(self, text: str, *, level: str = "info") -> None:
         """Show a sentence of ours, without a label."""
@@ -257,9 +262,16 @@ def _indented(piece: Piece, output: DisplayOutput) -> str:
     return str(output.data["text/plain"]).replace("\n", indent)
 
 
-def hidden_sentence(outcome: RankOutcome) -> str:
+def hidden_sentences(outcomes: Iterable[RankOutcome]) -> list[str]:
     """Return what a person reads about output that is not on screen."""
-    return (
-        f"{outcome.hidden_lines:,} lines of rank {outcome.rank} hidden, "
-        f"full text in {outcome.spool_path}"
-    )
+    hidden = [outcome for outcome in outcomes if outcome.spool_path]
+    if len(hidden) <= MAX_HIDDEN:
+        return [
+            f"{one.hidden_lines:,} lines of rank {one.rank} hidden, "
+            f"full text in {one.spool_path}"
+            for one in hidden
+        ]
+    count = sum(one.hidden_lines for one in hidden)
+    ranks = format_ranks(one.rank for one in hidden)
+    folder = posixpath.dirname(hidden[0].spool_path)
+    return [f"{count:,} lines of ranks {ranks} hidden, full text in {folder}/"]

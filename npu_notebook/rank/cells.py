@@ -105,10 +105,11 @@ class Cells:
 
     def _tell_of_edits(self) -> None:
         edited = self._modules.edited()
+        if not edited:
+            return
         extensions = self._shell.extension_manager
         # This one takes edits over without making a new module of it.
-        reloads = extensions is not None and _AUTORELOAD & extensions.loaded
-        if edited and not reloads:
+        if extensions is None or not _AUTORELOAD & extensions.loaded:
             sys.stderr.write(f"{explain(edited)}\n")
 
     def _after_interrupt(self, error: ErrorInfo | None) -> ErrorInfo | None:

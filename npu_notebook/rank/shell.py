@@ -135,6 +135,29 @@ class RankShell(InteractiveShell):
             frame = frame.f_back
         return "running"
 
+    def should_run_async(
+        self,
+        raw_cell: str,
+        *,
+        transformed_cell: str | None = None,
+        preprocessing_exc_tuple: Any = None,  # noqa: ANN401  IPython's
+    ) -> bool:
+        """Return whether a cell needs an event loop.
+
+        IPython compiles the whole cell once more to find out; without one of two words
+        it cannot.
+        """
+        code = raw_cell if transformed_cell is None else transformed_cell
+        if "await" not in code and "async" not in code:
+            return False
+        return bool(
+            super().should_run_async(
+                raw_cell,
+                transformed_cell=transformed_cell,
+                preprocessing_exc_tuple=preprocessing_exc_tuple,
+            )
+        )
+
     def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401  IPython's result
         """Run a cell with a top-level ``await`` (IPython's loop runner)."""
         loop = get_asyncio_loop()

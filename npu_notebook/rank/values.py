@@ -51,11 +51,21 @@ class Values:
             parts = [payload[0], *(bytearray(part) for part in payload[1:])]
         self._staged[command.request_id] = bulk.unpack(parts)
 
-    def commit(self, command: CommitValues) -> None:
-        """Assign what was staged, or drop it."""
+    def commit(self, command: CommitValues) -> list[object]:
+        """Assign what was staged, or drop it.
+
+        Returns
+        -------
+        list of object
+            What has lost its name. To free large arrays takes a while: the caller
+            answers first.
+        """
         staged = self._staged.pop(command.request_id, {})
-        if command.keep:
-            self._namespace.update(staged)
+        if not command.keep:
+            return [staged]
+        replaced = [self._namespace.get(name) for name in staged]
+        self._namespace.update(staged)
+        return replaced
 
     def keep_result(self, cell_id: str, value: object) -> None:
         """Hold the value of a cell until it is pulled, or eight newer ones are held."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import os
 import queue
@@ -128,6 +129,7 @@ class Worker:
 
     def _make_shell(self) -> None:
         # These import IPython, which must come after torch: see rank/shell.py.
+        importlib.import_module("npu_notebook.rank.preload")
         from npu_notebook.rank.cells import Cells
         from npu_notebook.rank.packages import OncePerHost
         from npu_notebook.rank.shell import RankShell
@@ -193,9 +195,10 @@ class Worker:
             case messages.StageValues():
                 self._stage(command, payload)
             case messages.CommitValues(request_id=request_id):
-                self._values.commit(command)
+                replaced = self._values.commit(command)
                 done = messages.ValuesCommitted(request_id=request_id, rank=self._rank)
                 self._link.send(done)
+                del replaced
             case messages.SendValues():
                 answer, parts = self._values.send(command)
                 self._link.send(answer, parts)

@@ -1,5 +1,6 @@
 """A controller that does what a test says, with a real agent and real ranks."""
 
+import shutil
 import sys
 import tempfile
 import time
@@ -176,6 +177,7 @@ class ScriptedController:
         self.launcher.end(grace_s=10.0)
         self._router.close(linger=0)
         self._context.term()
+        shutil.rmtree(self.folder)
 
 
 def wait_until(is_so: Callable[[], Any], timeout_s: float = 10.0) -> None:

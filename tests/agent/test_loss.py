@@ -1,5 +1,6 @@
 """A controller or an agent that is gone: nothing stays for ever."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ import signal
 from tests.agent.scripted import ScriptedController
 controller = ScriptedController("none")
 controller.prepare()
-print(controller.agent.pid, *controller.start_ranks(0, 1), flush=True)
+pids = [controller.agent.pid, *controller.start_ranks(0, 1)]
+print(controller.folder, *pids, flush=True)
 signal.pause()
 """
 
@@ -42,11 +44,13 @@ def test_a_killed_controller_takes_agent_and_ranks_with_it():
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True
     ) as program:
-        pids = [int(word) for word in program.stdout.readline().split()]
+        folder, *words = program.stdout.readline().split()
+        pids = [int(word) for word in words]
         assert len(pids) == 3
         assert all(is_alive(pid) for pid in pids)
         program.kill()
     wait_until(lambda: not any(is_alive(pid) for pid in pids), 10.0)
+    shutil.rmtree(folder)
 
 
 def test_ranks_do_not_outlive_a_killed_agent(controller):

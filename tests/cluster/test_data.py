@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import numpy as np
 import pytest
 import torch
 
-from npu_notebook import DataError, bulk
+from npu_notebook import DataError, bulk, messages
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,27 @@ private_kb = sum(int(n) for n in re.findall(r'Private_\\w+: +(\\d+)', entry))
     assert shared_cluster["total"] == [nbytes / 8] * 4
     assert max(shared_cluster["private_kb"]) < 1024
     shared_cluster.run("del big")
+
+
+def test_an_answer_that_nobody_waits_for_leaves_no_region(shared_cluster):
+    shared_cluster.run("import numpy; big = numpy.zeros(1_000_000)")
+    request = messages.PullValues(
+        request_id="pull-given-up", names=("big",), ranks=(0, 1, 2, 3)
+    )
+    shared_cluster.session.send(request)
+    # Answers come in order, so those given up are there when these are.
+    assert len(shared_cluster.pull("big")) == 4
+
+
+def test_a_pull_from_a_lost_rank_says_which_and_what_to_do(cluster):
+    cluster.run("x = rank")
+    os.kill(cluster.fact.ranks[2].pid, signal.SIGKILL)
+    with pytest.raises(DataError) as caught:
+        while True:  # until its end is known
+            cluster.pull("x")
+    sentence = str(caught.value)
+    assert sentence.startswith("'x': cannot be pulled: rank 2 (")
+    assert "ended by signal 9" in sentence
+    assert "Pull it from --ranks 0-1,3" in sentence
+    assert "`%npu_cluster restart --ranks 2`" in sentence
+    assert cluster.pull("x", ranks="0-1,3") == [0, 1, 3]

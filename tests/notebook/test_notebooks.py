@@ -6,38 +6,31 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client import KernelManager
-from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def install_kernel(folder: Path) -> KernelSpecManager:
-    """Return a manager that knows the project's kernel, whatever is installed."""
+@pytest.fixture
+def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Make Jupyter find the project's kernel, whatever else is installed."""
     spec = json.loads((ROOT / "kernelspec" / "kernel.json").read_text())
     spec["argv"][0] = sys.executable
-    place = folder / "npu_notebook"
-    place.mkdir()
+    place = tmp_path / "jupyter" / "kernels" / "npu_notebook"
+    place.mkdir(parents=True)
     (place / "kernel.json").write_text(json.dumps(spec))
-    return KernelSpecManager(kernel_dirs=[str(folder)])
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
 
 
 # The simulated NPU may have to be compiled first: minutes on a busy machine.
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("own_kernel")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_its_assertions_hold(path: Path, tmp_path: Path):
     notebook = nbformat.read(path, as_version=4)
-    manager = KernelManager(
-        kernel_name="npu_notebook", kernel_spec_manager=install_kernel(tmp_path)
-    )
-    client = NotebookClient(
-        notebook,
-        km=manager,
-        timeout=600,
-        resources={"metadata": {"path": str(tmp_path)}},
-    )
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(notebook, timeout=600, resources=resources)
     client.execute()
     expected = [
         "raises-exception" in cell.metadata.get("tags", ()) for cell in notebook.cells

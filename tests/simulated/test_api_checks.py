@@ -8,7 +8,7 @@ import pytest
 from tests.simulated.ranks import Ranks, checks_in
 
 # The first start may have to compile the library.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 CHECKS = checks_in("devices", "operators", "training", "collectives", "parallel")
 

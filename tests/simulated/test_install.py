@@ -12,7 +12,7 @@ from npu_notebook.devices.ascend import AscendProvider
 from npu_notebook.devices.simulated import SimulatedProvider
 
 # The first start may have to compile the library.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parent.parent.parent
 BIND = (

@@ -56,6 +56,19 @@ def test_a_line_that_others_say_a_little_later_is_still_folded():
     assert shown(folder.take(0.09)) == ["[0-1] x"]
 
 
+def test_when_ranks_are_seen_further_apart_the_next_lines_wait_longer():
+    folder = Folder(range(2))
+    folder.feed_text(0, "stdout", "epoch 1\n", 0.0)
+    assert shown(folder.take(0.1)) == ["[0] epoch 1"]
+    folder.feed_text(1, "stdout", "epoch 1\n", 0.15)
+    assert shown(folder.take(0.26)) == []
+    assert shown(folder.take(0.36)) == ["[1] epoch 1"]
+    folder.feed_text(0, "stdout", "epoch 2\n", 1.0)
+    assert folder.take(1.15) == []
+    folder.feed_text(1, "stdout", "epoch 2\n", 1.18)
+    assert shown(folder.take(1.18)) == ["[0-1] epoch 2"]
+
+
 def test_an_extra_line_of_one_rank_does_not_break_the_folding_of_the_rest():
     folder = Folder(range(4))
     feed_all(folder, {0: "a\nextra\nb\n", 1: "a\nb\n", 2: "a\nb\n", 3: "a\nb\n"})
@@ -257,7 +270,6 @@ def test_nothing_is_lost_and_order_within_a_rank_is_kept_whatever_the_timing():
 
 
 def test_eighty_thousand_distinct_lines_cost_little():
-    folder = Folder(range(4))
     texts = {
         rank: [
             "".join(f"line {i} of rank {rank}\n" for i in range(at, at + 2000))
@@ -265,12 +277,16 @@ def test_eighty_thousand_distinct_lines_cost_little():
         ]
         for rank in range(4)
     }
-    began_s = time.process_time()
-    count = 0
-    for part in range(10):
-        for rank in range(4):
-            folder.feed_text(rank, "stdout", texts[rank][part], part / 100)
-        count += len(folder.take(part / 100))
-    count += len(folder.take(1.0))
-    assert count == 80_000
-    assert time.process_time() - began_s < 0.5
+    costs_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        folder = Folder(range(4))
+        count = 0
+        for part in range(10):
+            for rank in range(4):
+                folder.feed_text(rank, "stdout", texts[rank][part], part / 100)
+            count += len(folder.take(part / 100))
+        count += len(folder.take(1.0))
+        costs_s.append(time.process_time() - began_s)
+        assert count == 80_000
+    assert min(costs_s) < 0.5  # the best of three: other work disturbs caches

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from npu_notebook import runtime
@@ -124,3 +126,38 @@ def test_two_processes_of_this_host_share_memory():
     code = "from npu_notebook.runtime import memory_key; print(memory_key())"
     other = subprocess.check_output([sys.executable, "-c", code], cwd=Path.cwd())
     assert other.decode().strip() == runtime.memory_key()
+
+
+def test_what_a_broken_connection_file_advises_works(roots):
+    broken = publish("broken", os.getpid(), 1.0)
+    broken.connection_file.write_text("{")
+    held = publish("held", os.getpid(), 1.0)
+    held.connection_file.write_text("{")
+    with held.lock_file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert runtime.remove_stale() == ["broken"]
+    assert not broken.directory.exists()
+    assert held.directory.exists()  # a controller holds that name
+
+
+def test_a_process_is_known_again_after_the_clock_was_set(monkeypatch):
+    start_s = runtime.process_start_s(os.getpid())
+    # What psutil adds to the time since the boot moves with the clock.
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 12_345.0)
+    assert runtime.process_start_s(os.getpid()) == start_s
+
+
+def test_processes_that_start_clusters_wait_for_each_other(roots):
+    code = """
+import sys
+from npu_notebook import runtime
+print("waiting", flush=True)
+with runtime.one_start_at_a_time():
+    print("inside", flush=True)
+"""
+    with runtime.one_start_at_a_time():
+        other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert other.stdout.readline() == b"waiting\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.3)
+    assert other.communicate(timeout=20)[0] == b"inside\n"
