@@ -91,6 +91,10 @@ class Folder:
     ranks : iterable of int
         The ranks of the cell; a line is held back for `WAIT_S`, at most `MAX_WAIT_S`,
         for those of them that have said nothing yet.
+
+    Notes
+    -----
+    A long class: queues, live lines and time decide together what comes next.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:

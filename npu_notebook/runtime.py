@@ -139,12 +139,17 @@ def runtime_root() -> Path:
     session = os.environ.get("XDG_RUNTIME_DIR")
     if chosen:
         root = Path(chosen)
-    elif session and os.access(session, os.W_OK):
+    elif session and _is_ours(Path(session)):
         root = Path(session) / "npu-notebook"
     else:
         root = Path(tempfile.gettempdir()) / f"npu-notebook-{os.getuid()}"
     _make_private(root)
     return root
+
+
+def _is_ours(folder: Path) -> bool:
+    # Under sudo the variable may name the folder of the user who called it.
+    return os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid()
 
 
 def state_root() -> Path:
@@ -270,7 +275,7 @@ def remove_stale() -> list[str]:
             ClusterPaths(entry.connection.name).remove_runtime()
             removed.append(entry.connection.name)
     for folder in [path for path in runtime_root().iterdir() if path.is_dir()]:
-        if folder.name in readable or _is_held(folder.with_name(f"{folder.name}.lock")):
+        if folder.name in readable or is_held(folder.with_name(f"{folder.name}.lock")):
             continue
         if (folder / "connection.json").exists():
             removed.append(folder.name)
@@ -289,7 +294,7 @@ def _modified_s(path: Path) -> float:
         return time.time()
 
 
-def _is_held(lock_file: Path) -> bool:
+def is_held(lock_file: Path) -> bool:
     """Return whether a controller has locked its name."""
     try:
         fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)

@@ -214,7 +214,11 @@ def start_controller(spec: ClusterSpec) -> Connection:
     except KeyboardInterrupt:
         process.terminate()  # it ends whatever it may have started
         _Reaper.adopt(process)
+        _Reaper.reap(process.pid, _CONTROLLER_TIMEOUT_S)
         raise
+    finally:
+        if process.poll() is not None and not runtime.is_held(paths.lock_file):
+            paths.remove_runtime()  # of one that died before it could
 
 
 def _check_port(spec: ClusterSpec) -> None:

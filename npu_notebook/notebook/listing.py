@@ -23,6 +23,30 @@ def listing(command: str) -> Table:
     return Table(f"{len(rows)} cluster{plural}", HEADS, rows)
 
 
+def leftovers(owner: str) -> list[str]:
+    """Return one sentence per running cluster whose notebook process is gone.
+
+    Parameters
+    ----------
+    owner : str
+        The notebook that asks; its own clusters are left out.
+    """
+    sentences: list[str] = []
+    for entry in runtime.list_clusters():
+        one = entry.connection
+        if not entry.alive or one.owner == owner or not one.owner_pid:
+            continue
+        if runtime.process_start_s(one.owner_pid) is None:
+            age = duration(max(0.0, time.time() - one.created_s))
+            sentences.append(
+                f"Cluster '{one.name}' (controller pid {one.controller_pid} on "
+                f"{one.host}, {age} old, started by {one.owner or 'a program'}) has "
+                f"lost its notebook: `%npu_cluster attach {one.name}` joins it, "
+                f"`%npu_cluster stop {one.name}` ends it."
+            )
+    return sentences
+
+
 def _row(entry: runtime.ClusterEntry, command: str) -> tuple[str, ...]:
     one = entry.connection
     if entry.alive:

@@ -166,6 +166,7 @@ class ClusterMagics(Magics):
         Cells that begin with %%local or another cell magic run in the notebook
         (%%time and %%timeit go to the ranks), and so do the lines %npu_cluster,
         %push, %pull, %spmd, %autospmd and %load_ext, wherever they stand.
+        It counts from the next cell on.
         """
         with plain_errors():
             word = line.strip()

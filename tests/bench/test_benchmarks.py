@@ -83,7 +83,7 @@ def test_missing_doubled_and_swapped_lines_are_counted():
         text = "".join(f"{line}\n" for line in lines)
         return {"msg_type": "stream", "content": {"name": "stdout", "text": text}}
 
-    complete = [f"out of rank {r} line {n}" for r in range(4) for n in range(3)]
+    complete = [f"out{r}:{n}" for r in range(4) for n in range(3)]
     assert printed_lines.count_lost(CellRun(outputs=[stream(*complete)]), 3, 0) == 0
     missing = CellRun(outputs=[stream(*complete[1:])])
     assert printed_lines.count_lost(missing, 3, 0) == 1
@@ -98,7 +98,7 @@ def test_a_line_in_a_live_display_counts_where_it_is_shown():
         return {"msg_type": kind, "content": content}
 
     live = {"display_id": "a"}
-    lines = [f"out of rank {r} line {n}" for r in range(4) for n in range(3)]
+    lines = [f"out{r}:{n}" for r in range(4) for n in range(3)]
     head, tail = "\n".join(lines[:1]), "\n".join(lines[2:])
     outputs = [
         message("stream", name="stdout", text=head[:4]),

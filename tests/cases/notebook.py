@@ -195,6 +195,7 @@ class Notebook:
         """Shut the kernel down as a front end does, and wait for its end."""
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=not self._manager.is_alive())
+        self._client.context.destroy(linger=0)
 
     def _take(self, timeout_s: float) -> None:
         try:

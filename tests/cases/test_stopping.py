@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from npu_notebook import CellError, Cluster
+from npu_notebook.messages import StreamText
 from tests.cases.notebook import Notebook, each
 from tests.cases.processes import alive, sleepers
 
@@ -79,6 +81,39 @@ def test_h02_a_second_stop_insists_and_a_third_replaces_nothing_unsaid(
     assert alive(pids, within_s=5) == []
     notebook.must("%npu_cluster restart")
     assert notebook.must("%spmd print('back')").by_rank == each("back")
+
+
+TRACED = """
+import cProfile, sys
+called = cProfile.Profile().runcall(sorted, [2, 1])
+events = []
+sys.settrace(lambda frame, event, arg: events.append(event))
+(lambda: None)()
+sys.settrace(None)
+called, events[0]
+"""
+DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize(
+    ("before", "levels"), [("", [1]), (DEAF, [1, 2])], ids=["one-stop", "two-stops"]
+)
+def test_h02_debuggers_and_profilers_work_after_a_stop(before: str, levels: list[int]):
+    with Cluster.start(num_ranks=2, device="none") as cluster:
+        loop = "import time\nprint('looping')\nwhile True: time.sleep(0.01)"
+        handle = cluster.submit(f"{before}\n{loop}")
+        looping = set()
+        for update in handle.updates():
+            if isinstance(update, StreamText) and "looping" in update.text:
+                looping.add(update.rank)
+            if len(looping) == 2:
+                break
+        for level in levels:
+            handle.cancel(level)
+        with pytest.raises(CellError, match="Variables are kept"):
+            handle.wait(20)
+        traced = cluster.submit(TRACED, want_value=True)
+        assert traced.result(20) == [([1, 2], "call")] * 2
 
 
 @pytest.fixture

@@ -87,6 +87,24 @@ def test_a_restart_of_the_kernel_loses_nothing(open_notebook: Callable[..., Note
     assert "NameError" in notebook.run("%spmd x").error
 
 
+def test_a_killed_kernel_leaves_a_cluster_that_the_next_notebook_is_told_of(
+    open_notebook: Callable[..., Notebook],
+):
+    killed = open_notebook("killed")
+    killed.must(f"{START} --name orphan")
+    killed.must("%spmd x = rank + 40")
+    killed.kill()
+    fresh = open_notebook("fresh")
+    started = fresh.must("%npu_cluster start -n 1 --device none")
+    assert "Cluster 'orphan' (controller pid " in started.text
+    assert "`%npu_cluster stop orphan` ends it" in started.text
+    fresh.must("%npu_cluster attach orphan")
+    fresh.must("%pull x")
+    assert fresh.value("x") == [40, 41, 42, 43]
+    fresh.must("%npu_cluster stop orphan")
+    assert "orphan" not in running()
+
+
 def test_the_cluster_is_called_like_the_notebook(open_notebook):
     notebook = open_notebook("named", JPY_SESSION_NAME="/home/me/My work (2).ipynb")
     notebook.must(START)

@@ -128,7 +128,7 @@ def test_two_processes_of_this_host_share_memory():
     assert other.decode().strip() == runtime.memory_key()
 
 
-def test_what_a_broken_connection_file_advises_works(roots):
+def test_what_a_broken_connection_file_advises_works():
     broken = publish("broken", os.getpid(), 1.0)
     broken.connection_file.write_text("{")
     held = publish("held", os.getpid(), 1.0)
@@ -147,7 +147,7 @@ def test_a_process_is_known_again_after_the_clock_was_set(monkeypatch):
     assert runtime.process_start_s(os.getpid()) == start_s
 
 
-def test_processes_that_start_clusters_wait_for_each_other(roots):
+def test_processes_that_start_clusters_wait_for_each_other():
     code = """
 import sys
 from npu_notebook import runtime

@@ -50,7 +50,7 @@ def test_a_time_to_linger_is_read(words, seconds):
     assert parse_linger(words) == seconds
 
 
-@pytest.mark.parametrize("words", ["-1", "ever", ""])
+@pytest.mark.parametrize("words", ["-1", "ever", "", "nan", "inf"])
 def test_a_wrong_time_to_linger_is_explained(words):
     with pytest.raises(ConfigError, match="seconds, or forever"):
         parse_linger(words)

@@ -36,6 +36,7 @@ def test_a_rank_set_is_read(words, ranks):
     [
         ("9", "rank 9 in '9' does not exist: this cluster has 4 ranks. Use ranks 0 to"),
         ("4", "rank 4 in '4' does not exist"),
+        ("2-99999999999999", "rank 4 in '2-99999999999999' does not exist"),
         ("0,0", "names 0 twice"),
         ("0-2,1", "names 1 twice"),
         ("", "'' in the rank set '' is not a rank"),

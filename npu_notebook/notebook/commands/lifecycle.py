@@ -8,7 +8,9 @@ from IPython.display import display
 
 from npu_notebook.cluster import Cluster
 from npu_notebook.errors import NpuNotebookError
+from npu_notebook.messages import Notice
 from npu_notebook.notebook.commands import Command
+from npu_notebook.notebook.listing import leftovers
 from npu_notebook.notebook.options import Words, environment_pair, given
 from npu_notebook.notebook.progress import StartView
 from npu_notebook.notebook.sink import open_sink
@@ -77,6 +79,8 @@ def start(state: NotebookState, words: Namespace) -> None:
         options["settings"] = Settings()
     view = StartView(open_sink(state.shell), "Starting")
     try:
+        for sentence in leftovers(state.owner):
+            view.show(Notice(text=sentence))
         cluster = Cluster.start(
             owner=state.owner,
             suggested_name=suggested_name(state.shell),
