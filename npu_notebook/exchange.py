@@ -47,7 +47,10 @@ def push(session: Session, values: Mapping[str, Any], ranks: tuple[int, ...]) ->
     path = bulk.region_path(
         bulk.shared_memory_dir(), session.connection.name, request_id
     )
-    layout = packed.write(path)
+    try:
+        layout = packed.write(path)
+    except DataError as error:  # it names the file; people know the variables
+        raise DataError(", ".join(values), error.problem, error.remedy) from error
     try:
         for host in far_hosts:
             _send_region(session, layout, request_id, host)
@@ -162,7 +165,7 @@ def pull(
         for answer in answers.values():
             bulk.remove_region(answer.layout)
     _raise_for_lost_ranks(names, answers)
-    _raise_for_problems(answers)
+    _raise_for_problems(names, answers)
     moved = {name for answer in answers.values() for name in answer.moved_to_cpu}
     return [values[rank] for rank in ranks], tuple(sorted(moved))
 
@@ -235,7 +238,9 @@ def _raise_for_lost_ranks(
     raise DataError(", ".join(names), f"cannot be pulled: {problem}", remedy)
 
 
-def _raise_for_problems(answers: dict[int, messages.PulledValues]) -> None:
+def _raise_for_problems(
+    names: Sequence[str], answers: dict[int, messages.PulledValues]
+) -> None:
     for name in dict.fromkeys(n for one in answers.values() for n in one.missing):
         lacking = [rank for rank, one in answers.items() if name in one.missing]
         problem = f"is not defined on rank(s) {format_ranks(lacking)}"
@@ -248,6 +253,10 @@ def _raise_for_problems(answers: dict[int, messages.PulledValues]) -> None:
         raise DataError(name, problem, remedy)
     for rank in sorted(answers):
         if answers[rank].problem:
-            name, _, problem = answers[rank].problem.partition(": ")
+            quoted, _, problem = answers[rank].problem.partition(": ")
+            name = quoted.strip("'")
             remedy = "Convert it on the rank first, for example with .cpu() or float()."
-            raise DataError(name.strip("'"), f"on rank {rank}: {problem}", remedy)
+            if name not in names:  # the file that could not be written, not a variable
+                name = ", ".join(names)
+                remedy = "Make room there, or pull less at once."
+            raise DataError(name, f"on rank {rank}: {problem}", remedy)

@@ -24,7 +24,7 @@ MAX_MESSAGES = 8
 MAX_MESSAGE_CHARS = 240
 # "rank 2 (a, pid 77) ended by signal 9": several of them are said in one.
 _LOST = re.compile(r"rank \d+ \((?P<place>[^)]*)\) (?P<how>.+)")
-_PLURAL = re.compile(r"\A(was|is)(?= )| its (?=host)")
+_PLURAL = re.compile(r"\A(was|is)(?= )| its (?=host)| it (?=could)")
 # The line of dashes above IPython's tracebacks; ours have their own headline.
 _RULER = re.compile(r"\A\s*(?:\x1b\[[\d;]*m)*-{10,}(?:\x1b\[[\d;]*m)*\n")
 _ExitKey: TypeAlias = "tuple[int, str, str]"  # code, place, message
@@ -214,7 +214,7 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
 
 
 def _make_plural(match: re.Match[str]) -> str:
-    return {"was": "were", "is": "are"}.get(match[0], " their ")
+    return {"was": "were", "is": "are", " it ": " they "}.get(match[0], " their ")
 
 
 def _exit_lines(exits: Mapping[_ExitKey, list[int]]) -> list[str]:

@@ -139,7 +139,7 @@ def runtime_root() -> Path:
     session = os.environ.get("XDG_RUNTIME_DIR")
     if chosen:
         root = Path(chosen)
-    elif session and _is_ours(Path(session)):
+    elif session and _is_ours(Path(session)):  # under sudo it is another user's
         root = Path(session) / "npu-notebook"
     else:
         root = Path(tempfile.gettempdir()) / f"npu-notebook-{os.getuid()}"
@@ -148,7 +148,6 @@ def runtime_root() -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    # Under sudo the variable may name the folder of the user who called it.
     return os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid()
 
 
@@ -296,16 +295,11 @@ def _modified_s(path: Path) -> float:
 
 def is_held(lock_file: Path) -> bool:
     """Return whether a controller has locked its name."""
-    try:
-        fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    with contextlib.suppress(FileNotFoundError), lock_file.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
@@ -316,12 +310,15 @@ def one_start_at_a_time() -> Iterator[None]:
     Until the controller has written its connection file nobody else can see that the
     name is taken.
     """
-    fd = os.open(runtime_root() / ".start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    root = runtime_root()
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        file = (root / ".start.lock").open("ab")
+    except OSError as error:
+        problem = f"the folder {root} cannot be written ({error.strerror})"
+        raise ConfigError(problem, _OTHER_FOLDER) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def _prune_state() -> None:
@@ -365,13 +362,11 @@ def process_start_s(pid: int) -> float | None:
 
 
 def _created_s(pid: int) -> float | None:
-    try:
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return float(process.create_time())
-    except psutil.Error:
-        return None
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return float(process.create_time())
+    return None
 
 
 def memory_key() -> str:

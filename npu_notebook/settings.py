@@ -11,8 +11,10 @@ import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from npu_notebook.errors import ConfigError
 
@@ -25,14 +27,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     device: str | None = None
-    num_ranks: int | None = None
+    num_ranks: Annotated[int, Meta(ge=1)] | None = None
     launcher: str | None = None
     hosts: str | None = None
     env: dict[str, str] = {}
     linger: float | str | None = None
-    output_cap: int | None = None
-    orphan_timeout: float | None = None
-    start_timeout: float | None = None
+    output_cap: Annotated[int, Meta(ge=1)] | None = None
+    orphan_timeout: Annotated[float, Meta(gt=0)] | None = None
+    start_timeout: Annotated[float, Meta(gt=0)] | None = None
 
 
 def settings_file() -> Path:
@@ -69,10 +71,13 @@ def read_settings() -> Settings:
             problem = f"the settings file {path} has an unknown key '{key}'"
             raise ConfigError(problem, f"Did you mean {known}?")
     try:
-        return msgspec.convert(words, Settings)
-    except msgspec.ValidationError as error:
+        settings = msgspec.convert(words, Settings)
+        if settings.linger is not None:
+            parse_linger(settings.linger)
+    except (msgspec.ValidationError, ConfigError) as error:
         problem = f"the settings file {path} has a value that cannot be used ({error})"
         raise ConfigError(problem, "docs/install.md lists the keys.") from error
+    return settings
 
 
 def parse_linger(words: float | str) -> float | None:

@@ -78,7 +78,7 @@ def make_spec(  # noqa: PLR0913  one parameter per word of `start`
         name=name,
         num_ranks=num_ranks,
         device=device,
-        hosts=parse_hosts(hosts) if hosts else own_host,
+        hosts=_check_hosts(hosts, launcher) if hosts else own_host,
         launcher=launcher,
         env={**given.env, **(env or {})},
         cwd=_check_cwd(cwd),
@@ -110,6 +110,16 @@ def _check(
     if port is not None and not 0 <= port < 65_536:  # noqa: PLR2004  16 bits
         problem = f"{port} is not a TCP port"
         raise ConfigError(problem, "Give a number from 1 to 65535, or none.")
+
+
+def _check_hosts(words: str, launcher: str) -> tuple[HostSpec, ...]:
+    hosts = parse_hosts(words)
+    away = [host.name for host in hosts if host.name != socket.gethostname()]
+    if launcher == "local" and away:
+        problem = f"the launcher 'local' does not reach {', '.join(away)}"
+        remedy = f"It starts ranks on {socket.gethostname()} only; leave --hosts out."
+        raise ConfigError(problem, remedy)
+    return hosts
 
 
 def _check_cwd(cwd: str | None) -> str:

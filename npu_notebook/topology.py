@@ -6,8 +6,10 @@ of `--ranks` and `--hosts` are read in this one place.
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +18,7 @@ from npu_notebook.errors import ConfigError
 from npu_notebook.messages import DeviceInventory, HostFact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 DEFAULT_SIMULATED_RANKS = 4
 DEVICE_NAMES = ("ascend", "simulated", "cuda", "cpu", "none")
@@ -144,12 +146,19 @@ def parse_ranks(
         for part in words.split(","):
             # One rank beyond the last tells enough of a range without an end.
             ranks += _parse_part(part, words)[: world_size + 1]
-    elif isinstance(words, int):
-        ranks = [words]
     else:
-        ranks = [int(rank) for rank in words]
+        ranks = _read_numbers(words)
     _check_ranks(ranks, words, world_size)
     return tuple(sorted(ranks))
+
+
+def _read_numbers(words: int | Iterable[int]) -> list[int]:
+    several = words if isinstance(words, Iterable) else (words,)
+    try:
+        return [int(operator.index(rank)) for rank in several]
+    except TypeError as error:
+        problem = f"{words!r} is not a set of ranks ({error})"
+        raise ConfigError(problem, "Give whole numbers, like [0, 2, 3].") from error
 
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")

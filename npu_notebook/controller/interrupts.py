@@ -58,8 +58,15 @@ class Interrupts:
 
     def _interrupt_transfer(self, ranks: tuple[int, ...], level: int) -> None:
         # Unpickling runs user code, which may never end.
-        records = [r for r in self._board.records(ranks) if r.state is RankState.IDLE]
-        command = messages.InterruptRank(level=min(level, 2), cell_id=None)
+        records = [
+            record
+            for record in self._board.records(ranks)
+            if record.state is RankState.IDLE and not record.leaving
+        ]
+        if level >= 3 and records:  # noqa: PLR2004  the levels are named in InterruptCell
+            self._end_ranks("", records)
+            return
+        command = messages.InterruptRank(level=level, cell_id=None)
         self._board.send_ranks(records, command)
 
     def interrupt_all(self, level: int) -> None:
@@ -84,7 +91,7 @@ class Interrupts:
         cell.level = max(cell.level, level)
         ranks = [record.rank for record in records]
         if level >= 3:  # noqa: PLR2004  the levels are named in InterruptCell
-            self._end_ranks(cell, records)
+            self._end_ranks(cell.key, records)
             return
         for record in records:
             if record.state is RankState.RUNNING:
@@ -99,7 +106,7 @@ class Interrupts:
             self._board.notice(text, "warning", cell.key)
         self._board.changed()
 
-    def _end_ranks(self, cell: Cell, records: list[RankRecord]) -> None:
+    def _end_ranks(self, cell_id: str, records: list[RankRecord]) -> None:
         ranks = [record.rank for record in records]
         text = (
             f"{words.name_ranks(ranks)} cannot be interrupted: ending the process, its "
@@ -111,7 +118,7 @@ class Interrupts:
                 f"processes, their variables are lost; {words.restart_hint(ranks)} "
                 "brings them back"
             )
-        self._board.notice(text, "warning", cell.key)
+        self._board.notice(text, "warning", cell_id)
         self._board.end_ranks(records, Leaving.INTERRUPT)
 
     def on_time(self) -> None:

@@ -29,6 +29,7 @@ _DRAIN_READS = 64  # a child that never stops printing must not hold up the main
 # C code that writes while it holds the GIL blocks us until the pipe has room. Larger
 # than this could exhaust /proc/sys/fs/pipe-user-pages-soft with many ranks.
 _PIPE_NBYTES = 256 << 10
+_FIRST_FREE_FD = 3
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -71,18 +72,15 @@ class CellPipes:
         The pipes of the cell before are taken again if no process was started since:
         a quarter of a millisecond of system calls less.
         """
-        if self._current and not self._may_be_held():
+        whole = len(self._current) == len(_STREAMS)
+        if whole and not self._may_be_held():
             for source in self._current:
                 source.cell_id = cell_id
             return
         previous = self._current
         self._current = []
         for target_fd, stream in _STREAMS:
-            read_fd, write_fd = os.pipe()
-            if _SET_PIPE_SIZE is not None:
-                with contextlib.suppress(OSError):  # over the limit: smaller ones do
-                    fcntl.fcntl(write_fd, _SET_PIPE_SIZE, _PIPE_NBYTES)
-            os.set_blocking(read_fd, False)
+            read_fd, write_fd = _make_pipe()
             os.dup2(write_fd, target_fd, inheritable=True)
             os.close(write_fd)
             self._current.append(_Source(read_fd, cell_id, stream))
@@ -148,3 +146,20 @@ class CellPipes:
         os.close(source.fd)
         if source in self._current:
             self._current.remove(source)
+
+
+def _make_pipe() -> tuple[int, int]:
+    """Return a pipe that reads without waiting, and never as 0, 1 or 2.
+
+    Those numbers are free, and would be given, after user code has closed them.
+    """
+    ends = os.pipe()
+    above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD) for fd in ends]
+    for fd in ends:
+        os.close(fd)
+    read_fd, write_fd = above
+    if _SET_PIPE_SIZE is not None:
+        with contextlib.suppress(OSError):  # over the limit: smaller ones do
+            fcntl.fcntl(write_fd, _SET_PIPE_SIZE, _PIPE_NBYTES)
+    os.set_blocking(read_fd, False)
+    return read_fd, write_fd

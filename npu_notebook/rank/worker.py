@@ -63,7 +63,11 @@ def run_rank(birth_json: bytes) -> int:
         log.exception("the rank cannot start")
         worker.fail(error)
         return _FAILED
-    worker.serve()
+    try:
+        worker.serve()
+    except BaseException:  # sys.stderr may be the user's by now; the log is ours
+        log.exception("the rank ends because of this")
+        raise
     return 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import threading
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from npu_notebook import DataError, bulk, messages
+from npu_notebook import Cluster, DataError, bulk, messages
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +135,32 @@ def test_a_pull_from_a_lost_rank_says_which_and_what_to_do(cluster):
     assert "Pull it from --ranks 0-1,3" in sentence
     assert "`%npu_cluster restart --ranks 2`" in sentence
     assert cluster.pull("x", ranks="0-1,3") == [0, 1, 3]
+
+
+def test_a_full_shared_memory_names_the_variable_and_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPU_NOTEBOOK_SHARED_MEMORY_DIR", str(tmp_path))
+    with Cluster.start(1, device="none", name="full") as cluster:
+        cluster.run("big = b'x' * 1_000_000")
+        with limited_files(300_000), pytest.raises(DataError) as pushed:
+            cluster.push({"big": b"x" * 1_000_000})
+        limit = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (300_000, -1))"
+        cluster.run(limit)
+        with pytest.raises(DataError) as pulled:
+            cluster.pull("big")
+    assert str(pushed.value).startswith("'big': ")
+    assert str(pulled.value).startswith("'big': on rank 0: ")
+    for caught in (pushed, pulled):
+        assert f"do not fit into {tmp_path}" in str(caught.value)
+    assert "Make room there" in str(pulled.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextlib.contextmanager
+def limited_files(nbytes: int):
+    """Let no file of this process grow beyond ``nbytes``, as a full folder would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

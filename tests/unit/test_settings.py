@@ -33,6 +33,9 @@ def test_defaults_are_read(file):
         ("device = ", "cannot be read"),
         ('devices = "cpu"', "unknown key 'devices'. Did you mean 'device'?"),
         ('num_ranks = "two"', "num_ranks"),
+        ("num_ranks = 0", "num_ranks"),
+        ("start_timeout = -5", "start_timeout"),
+        ('linger = "long"', "'long' is not a time to linger"),
     ],
 )
 def test_a_wrong_file_is_explained(file, text, sentence):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from npu_notebook.errors import ConfigError
@@ -45,6 +46,8 @@ def test_a_rank_set_is_read(words, ranks):
         ("3-1", "runs backwards. Write 1-3."),
         ("-1", "'-1' in the rank set '-1' is not a rank"),
         (-1, "rank -1 in '-1' does not exist"),
+        (["a"], "['a'] is not a set of ranks"),
+        (2.5, "2.5 is not a set of ranks"),
     ],
 )
 def test_a_wrong_rank_set_is_explained(words, sentence):
@@ -144,3 +147,10 @@ def test_a_rank_gets_the_variables_of_torchrun():
     assert env["LOCAL_WORLD_SIZE"] == "1"
     assert env["GROUP_RANK"] == "1"
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.1", "29500")
+
+
+def test_ranks_that_count_as_whole_numbers_are_sent_as_such():
+    ranks = parse_ranks([True, np.int64(2)], 4)
+    assert ranks == (1, 2)
+    assert {type(rank) for rank in (*ranks, *parse_ranks(True, 4))} == {int}  # noqa: FBT003  what a user may give
+    assert parse_ranks(np.int64(3), 4) == (3,)

@@ -100,16 +100,28 @@ def install() -> None:
 
 
 def _refuse_data_parallel() -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        what, instead = _DATA_PARALLEL
-        raise NotSimulatedError(what, instead)
+    # A torch without CUDA lacks these functions, one with CUDA looks for a GPU.
+    count_gpus: Callable[[], int] = getattr(torch._C, "_cuda_getDeviceCount", int)  # noqa: SLF001  asks the driver, not torch.cuda
 
-    # Only a torch built for CUDA has these; without them torch says that torch._C
-    # lacks an attribute.
+    def guarded(original: Callable[..., Any] | None) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:  # noqa: ANN401  the signature of each
+            if original is None or _holds_npu_tensor(args) or count_gpus() == 0:
+                what, instead = _DATA_PARALLEL
+                raise NotSimulatedError(what, instead)
+            return original(*args)
+
+        return call
+
     names = ("_scatter", "_scatter_out", "_gather", "_gather_out")
     for name in (*names, "_broadcast", "_broadcast_out", "_broadcast_coalesced"):
-        if not hasattr(torch._C, name):  # noqa: SLF001  the only place to say it
-            setattr(torch._C, name, refuse)  # noqa: SLF001
+        original = getattr(torch._C, name, None)  # noqa: SLF001  DataParallel calls it
+        setattr(torch._C, name, guarded(original))  # noqa: SLF001
+
+
+def _holds_npu_tensor(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "npu"
+    return isinstance(value, list | tuple) and any(map(_holds_npu_tensor, value))
 
 
 def _refuse_sharing() -> None:
