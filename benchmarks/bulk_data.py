@@ -33,10 +33,10 @@ def measure(*, quick: bool) -> list[Figure]:
     with own_folders(), _start() as cluster:
         steps: dict[str, Callable[[], object]] = {
             "warm": lambda: np.copyto(target, source),
-            "fresh": lambda: bytearray(source),
             "push": lambda: cluster.push({"x": source}),
             "use": lambda: cluster.run("biggest = x.max()"),
             "pull": lambda: pulled.extend(cluster.pull("x", ranks=[0])),
+            "fresh": lambda: bytearray(source),
         }
         for number in range(1, rounds + 2):
             source[:] = number

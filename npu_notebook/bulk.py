@@ -255,7 +255,7 @@ def pack(values: Mapping[str, Any]) -> Packed:
         data, on_device = _pickle(dict(values), buffers.append)
         if on_device:
             moved = [name for name in values if _pickle({name: values[name]}, _drop)[1]]
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # __reduce__ of any user type may exit
         raise _name_the_culprit(values, error) from error
     parts = [memoryview(data), *(buffer.raw() for buffer in buffers)]
     return Packed(parts, tuple(moved))
@@ -343,11 +343,11 @@ def _drop(_buffer: pickle.PickleBuffer) -> None:
     """Take a buffer and forget it; None keeps it out of the pickle."""
 
 
-def _name_the_culprit(values: Mapping[str, Any], error: Exception) -> DataError:
+def _name_the_culprit(values: Mapping[str, Any], error: BaseException) -> DataError:
     for name, value in values.items():
         try:
             _pickle({name: value}, _drop)
-        except Exception as own_error:  # noqa: BLE001  __reduce__ of any user type
+        except (Exception, SystemExit) as own_error:  # noqa: BLE001  as above
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             problem = f"cannot be sent: type {kind} cannot be pickled ({own_error})"
             remedy = "Make it on the ranks with a %%spmd cell instead."

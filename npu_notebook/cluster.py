@@ -63,8 +63,7 @@ class Cluster:
         on_update : callable, optional
             Gets `StateChanged` and `Notice` while it starts, None every 50 ms.
         **words
-            ``device``, ``hosts``, ``launcher``, ``env``, ``cwd``, ``linger``
-            (seconds or ``"forever"``), ``port``: see `starting.make_spec`.
+            Those of `starting.make_spec`: ``device``, ``env``, ``linger``, ...
 
         Raises
         ------
@@ -205,7 +204,7 @@ class Cluster:
         want_value : bool
             Keep the last expression's value for `CellResult.values`.
         """
-        if timeout_s is not None and timeout_s <= 0:
+        if timeout_s is not None and not timeout_s > 0:  # nan is not either
             problem = f"a timeout of {timeout_s:g} s would end the cell at once"
             raise ConfigError(problem, "Give seconds above 0.")
         cell = messages.SubmitCell(

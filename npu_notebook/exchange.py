@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,7 @@ def push(session: Session, values: Mapping[str, Any], ranks: tuple[int, ...]) ->
         full; no rank has changed then.
     """
     for name in values:
-        if not name.isidentifier():
-            problem = "is not a name a variable can have"
-            raise DataError(name, problem, "Use a Python identifier.")
+        _check_name(name)
     packed = bulk.pack(values)
     request_id = new_id("push")
     if packed.nbytes <= bulk.INLINE_NBYTES:
@@ -59,6 +58,14 @@ def push(session: Session, values: Mapping[str, Any], ranks: tuple[int, ...]) ->
         _request_push(session, request_id, values, ranks, layout, [])
     finally:
         path.unlink(missing_ok=True)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name):
+        return
+    shown = name if isinstance(name, str) else repr(name)
+    problem = "is not a name a variable can have"
+    raise DataError(shown, problem, "Use a Python identifier that is no keyword.")
 
 
 def _request_push(

@@ -54,9 +54,9 @@ class Interrupts:
                 if isinstance(job, Cell):
                     self.interrupt(job, message.level)
                 else:
-                    self._interrupt_transfer(job.ranks, message.level)
+                    self._interrupt_transfer(job.running, message.level)
 
-    def _interrupt_transfer(self, ranks: tuple[int, ...], level: int) -> None:
+    def _interrupt_transfer(self, ranks: list[int], level: int) -> None:
         # Unpickling runs user code, which may never end.
         records = [
             record

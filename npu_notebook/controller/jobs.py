@@ -25,6 +25,11 @@ class Job(Protocol):
     key: str
     ranks: tuple[int, ...]
 
+    @property
+    def running(self) -> list[int]:
+        """Ranks that have not answered yet."""
+        ...
+
     def begin(self) -> None:
         """Send the commands; all ranks are free."""
         ...

@@ -29,6 +29,11 @@ class Pull:
         self.waiting = set(request.ranks)
         self._pulls = pulls
 
+    @property
+    def running(self) -> list[int]:
+        """See `Job`."""
+        return sorted(self.waiting)
+
     def begin(self) -> None:
         """See `Job`."""
         self._pulls.begin(self)

@@ -39,6 +39,11 @@ class Push:
         self.waits_for: set[str] = set()
         self._pushes = pushes
 
+    @property
+    def running(self) -> list[int]:
+        """See `Job`."""
+        return sorted(self.staging | self.committing)
+
     def begin(self) -> None:
         """See `Job`."""
         self._pushes.begin(self)

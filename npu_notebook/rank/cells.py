@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npu_notebook.messages import CellDone, ErrorInfo, RunCell
+from npu_notebook.rank import streams
 from npu_notebook.rank.modules import OwnModules, explain
 from npu_notebook.rank.shell import CellResult
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from npu_notebook.rank.output import Output
     from npu_notebook.rank.shell import RankShell
     from npu_notebook.rank.values import Values
+
+log = logging.getLogger("npu_notebook.rank")
 
 _NEVER_RAN = ErrorInfo(
     kind="KeyboardInterrupt", message="interrupted before it began", interrupted=True
@@ -62,6 +66,7 @@ class Cells:
         self._interrupts = interrupts
         self._values = values
         self._groups = groups
+        self._tell = output.writer("stderr")  # sys.stderr may be the user's
         self._modules = OwnModules(str(Path.cwd()))
         self._pid = os.getpid()
 
@@ -72,6 +77,10 @@ class Cells:
             result = self._execute(command)
         except KeyboardInterrupt as interrupt:  # it came in our own lines around it
             result = CellResult(error=self._shell.settle(interrupt))
+        except BaseException as problem:
+            # A cell can break what IPython needs; that costs the cell, not the rank.
+            log.exception("a cell ended outside the user's code")
+            result = CellResult(error=self._shell.settle(problem))
         self._leave_if_forked(result)
         error = self._after_interrupt(result.error)
         self._tell_of_edits()
@@ -92,6 +101,7 @@ class Cells:
             return CellResult(error=_NEVER_RAN)
         self.running = command.cell_id
         self._output.begin_cell(command.cell_id)
+        streams.mend()
         return self._shell.run(command.code, command.execution_count)
 
     def _leave_if_forked(self, result: CellResult) -> None:
@@ -110,7 +120,7 @@ class Cells:
         extensions = self._shell.extension_manager
         # This one takes edits over without making a new module of it.
         if extensions is None or not _AUTORELOAD & extensions.loaded:
-            sys.stderr.write(f"{explain(edited)}\n")
+            self._tell(f"{explain(edited)}\n")
 
     def _after_interrupt(self, error: ErrorInfo | None) -> ErrorInfo | None:
         """Mark an error that an interrupt caused; name child processes that stay."""
@@ -119,7 +129,7 @@ class Cells:
         if survivors:
             text = f"still running: {', '.join(survivors)}"
             if error is None:
-                sys.stderr.write(f"{text}\n")
+                self._tell(f"{text}\n")
             else:
                 message = f"{error.message}; {text}" if error.message else text
                 error = msgspec.structs.replace(error, message=message)

@@ -73,6 +73,8 @@ class Interrupts:
         # User code may have put its own handler in place in an earlier cell.
         if signal.getsignal(signal.SIGINT) is not self._handler:
             self.install()
+        # Or a mask. What waited behind it finds no armed cell and is swallowed.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         children = ChildProcesses(self._cell_end)
         with self._lock:
             self._waiting.discard(cell_id)
@@ -205,7 +207,7 @@ def _take_back_async_exception(thread_ident: int) -> None:
     """
     try:
         _set_async_exception(thread_ident, _TakenBack)
-        while True:  # it is raised in this line or the one above
+        for _ in range(1000):  # it is raised here at the latest
             pass
     except _TakenBack:
         pass

@@ -10,6 +10,7 @@ import asyncio
 import os
 import types
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from npu_notebook.rank.commands import run_command
 from npu_notebook.rank.displayhooks import CellDisplayHook, CellDisplayPublisher
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from npu_notebook.messages import ErrorInfo
     from npu_notebook.rank.display import DisplaySender
@@ -66,6 +67,8 @@ class RankShell(InteractiveShell):
     ----------
     interrupts : Interrupts
         Armed by the caller of `run`, off when an error is described.
+    place : dict
+        Variables that are there again after ``%reset``.
     """
 
     displayhook_class = Type(CellDisplayHook)
@@ -74,6 +77,7 @@ class RankShell(InteractiveShell):
     display_pub: CellDisplayPublisher
     displayhook: CellDisplayHook
     interrupts: Interrupts
+    place: Mapping[str, object] = types.MappingProxyType({})
     _shown_error: BaseException | None = None
 
     @classmethod
@@ -216,6 +220,19 @@ class RankShell(InteractiveShell):
             os.environ["TERM"] = "xterm-color"
         # Its package registers with the shell when pyplot is imported, not before.
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+    def init_user_ns(self) -> None:
+        """Add what a rank has besides IPython's own names."""
+        super().init_user_ns()
+        self.user_ns.update(self.place)
+
+    @contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002  IPython names it
+        """Keep no copy of what a cell prints: IPython 9 would hold all of it for good.
+
+        It is meant for a history in which nobody can look here.
+        """
+        yield
 
     def init_completer(self) -> None:
         """Have none: nobody types here."""

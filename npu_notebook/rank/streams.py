@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from npu_notebook.rank.output import Output, StreamName
 
 _FILE_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+_NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
 class TextStream(io.TextIOBase):
@@ -107,9 +108,26 @@ class _ByteStream(io.BufferedIOBase):
         """Do nothing."""
 
 
+_ours: dict[str, TextStream] = {}
+
+
 def take_over(output: Output) -> None:
     """Replace ``sys.stdout`` and ``sys.stderr``, and what they were at the start."""
-    for name in ("stdout", "stderr"):
+    for name in _NAMES:
         stream = TextStream(name, output)
+        _ours[name] = stream
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def mend() -> None:
+    """Put ours back where an earlier cell has left nothing that can be written to.
+
+    A stream that a cell has put there on purpose, a file for example, stays.
+    """
+    for name, stream in _ours.items():
+        found = getattr(sys, name, None)
+        if found is not stream and (
+            not hasattr(found, "write") or getattr(found, "closed", False)
+        ):
+            setattr(sys, name, stream)

@@ -116,7 +116,7 @@ def _without_internals(trace: types.TracebackType | None) -> types.TracebackType
 def _message(error: BaseException) -> str:
     try:
         return _plain_text(str(error))
-    except Exception:  # noqa: BLE001  __str__ of any user class
+    except BaseException:  # noqa: BLE001  __str__ of any user class
         return f"<{type(error).__name__} whose text cannot be made>"
 
 
@@ -173,7 +173,7 @@ def _render(shell: InteractiveShell, error: BaseException) -> str:
                 kind, error, trace, tb_offset=0
             )
         return "\n".join(lines)
-    except Exception:  # noqa: BLE001  __repr__ and __getattr__ of user objects run here
+    except BaseException:  # noqa: BLE001  __repr__ of user objects runs here
         return _render_plainly(shell, error)
 
 

@@ -143,11 +143,12 @@ class Worker:
         send = self._link.send
         display = DisplaySender(self._rank, send, self._attribution, self._output)
         shell = RankShell.make(folder, display, self._interrupts)
-        shell.user_ns.update(
-            rank=self._rank,
-            world_size=int(os.environ.get("WORLD_SIZE", "1")),
-            device=self._device.torch_device,
-        )
+        shell.place = {
+            "rank": self._rank,
+            "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+            "device": self._device.torch_device,
+        }
+        shell.user_ns.update(shell.place)
         self._shell = shell
         self._values = Values(self._rank, shell.user_ns)
         cells = Cells(
@@ -236,7 +237,7 @@ class Worker:
         error = None
         try:
             self._values.stage(command, payload)
-        except Exception as problem:  # noqa: BLE001  __setstate__ of any user class
+        except BaseException as problem:  # noqa: BLE001  __setstate__ of any user class
             error = self._shell.settle(problem)
         staged = messages.ValuesStaged(
             request_id=command.request_id, rank=self._rank, error=error

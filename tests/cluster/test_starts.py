@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from npu_notebook import Cluster, runtime, starting
+from npu_notebook.errors import ConfigError
 from npu_notebook.messages import ClusterState
 
 if TYPE_CHECKING:
@@ -74,3 +75,10 @@ def test_a_cluster_is_ready_as_soon_as_its_restart_returns():
     with Cluster.start(2, device="none", name="restarted") as cluster:
         cluster.restart([1])
         assert cluster.fact.state is ClusterState.READY
+
+
+def test_a_host_that_the_launcher_cannot_reach_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError) as caught:
+        Cluster.start(2, device="none", name="far", hosts="elsewhere:2")
+    assert "'local' does not reach elsewhere" in str(caught.value)
+    assert not runtime.ClusterPaths("far").directory.exists()

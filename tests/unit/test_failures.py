@@ -140,6 +140,13 @@ def test_a_time_limit_is_named():
             "ranks 1-2 (a, pid 1; a, pid 2) went. "
             "Run `%npu_cluster restart --ranks 1-2` to replace them",
         ),
+        (
+            [
+                ended(rank, f"rank {rank} (a, pid {rank}) is lost with its host: off")
+                for rank in (1, 2)
+            ],
+            "ranks 1-2 (a, pid 1; a, pid 2) are lost with their host: off. Run",
+        ),
         ([ended(0, "its host is gone")], "rank 0 is lost: its host is gone. Run"),
         ([RankOutcome(rank=0, lost=True)], "rank 0 is lost. Run"),
     ],

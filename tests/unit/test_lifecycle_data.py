@@ -142,6 +142,16 @@ def test_an_interrupt_reaches_ranks_that_hang_in_unpacking(ready: World):
     assert receivers(log, messages.InterruptRank) == ["1"]
 
 
+def test_the_third_interrupt_ends_ranks_that_never_finish_unpacking(ready: World):
+    push(ready)
+    stage(ready, [0, 1])
+    log = ready.from_notebook(messages.InterruptCell(level=3))
+    (order,) = sent(log, messages.EndRanks)
+    assert order.ranks == (2, 3)
+    (notice,) = sent(log, messages.Notice)
+    assert "ranks 2-3 cannot be interrupted" in notice.text
+
+
 def test_the_region_of_a_notebook_that_died_is_removed(ready: World):
     push(ready)
     ready.tell(events.NotebookGone(Peer("notebook", "n"), ready.now_s))
