@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from npu_notebook import messages
-from npu_notebook.errors import CellError, ConfigError, LinkError
+from npu_notebook.errors import CellError, ConfigError, LinkError, RankLostError
 from npu_notebook.failures import describe_failure
 
 if TYPE_CHECKING:
@@ -160,20 +160,32 @@ class CellHandle:
         ------
         CellError
             If the cell failed on a rank.
+        RankLostError
+            If a rank's process ended: a `CellError` too.
         """
         if self._finished is None:
             return self.wait()
-        outcomes = self._finished.outcomes
-        if any(one.error is not None or one.lost for one in outcomes):
-            fact = self._session.fact
-            logs = {rank.rank: rank.log_path for rank in fact.ranks} if fact else {}
-            summary, text = describe_failure(
-                outcomes, logs, self._finished.timed_out, self._cell.timeout_s
-            )
-            raise CellError(self.cell_id, outcomes, summary, text)
+        error = self.failure()
+        if error is not None:
+            raise error
         if self._cell.want_value and self._values is None:
             self._values = self._pull(f"_npu_value_{self.cell_id}", self.ranks)
-        return CellResult(self.cell_id, outcomes, self._values or [])
+        return CellResult(self.cell_id, self._finished.outcomes, self._values or [])
+
+    def failure(self) -> CellError | None:
+        """Return how an ended cell failed, None if it did not; fetches no value."""
+        outcomes = self._finished.outcomes if self._finished else ()
+        lost = any(one.lost for one in outcomes)
+        if not lost and all(one.error is None for one in outcomes):
+            return None
+        fact = self._session.fact
+        logs = {rank.rank: rank.log_path for rank in fact.ranks} if fact else {}
+        timed_out = self._finished is not None and self._finished.timed_out
+        summary, text = describe_failure(
+            outcomes, logs, timed_out, self._cell.timeout_s
+        )
+        kind = RankLostError if lost else CellError
+        return kind(self.cell_id, outcomes, summary, text)
 
     def result(self, timeout_s: float | None = None) -> list[Any]:
         """Wait for the end and return the last expression's value by rank."""

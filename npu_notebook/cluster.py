@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from npu_notebook import exchange, messages, runtime, starting
+from npu_notebook import asking, exchange, messages, runtime, starting
 from npu_notebook.cells import TICK_S, CellHandle, CellResult, Show, stop_button
 from npu_notebook.errors import ConfigError, LinkError, NpuNotebookError
 from npu_notebook.printing import Printer
@@ -48,7 +48,7 @@ class Cluster:
         owner: str = "",
         suggested_name: str = starting.DEFAULT_NAME,
         on_update: Callable[[Update | None], None] | None = None,
-        **words: Any,  # noqa: ANN401  checked by `starting.make_spec`
+        **words: Any,  # noqa: ANN401  checked by `asking.make_spec`
     ) -> Self:
         """Start a cluster and wait until its ranks have formed their group.
 
@@ -63,7 +63,7 @@ class Cluster:
         on_update : callable, optional
             Gets `StateChanged` and `Notice` while it starts, None every 50 ms.
         **words
-            Those of `starting.make_spec`: ``device``, ``env``, ``linger``, ...
+            Those of `asking.make_spec`: ``device``, ``env``, ``linger``, ...
 
         Raises
         ------
@@ -73,6 +73,7 @@ class Cluster:
             If a process does not start; everything that had started is ended.
         """
         tell = on_update or _ignore
+        asking.check_words(words)
         with runtime.one_start_at_a_time():
             connection = _start_controller(
                 name, suggested_name, tell, num_ranks=num_ranks, owner=owner, **words
@@ -348,11 +349,11 @@ def _start_controller(
     """Settle the name and start its controller, in place of an earlier one's."""
     runtime.remove_stale()
     settled, earlier = starting.settle_name(name, suggested_name, owner)
-    spec = starting.make_spec(name=settled, owner=owner, **words)
+    spec = asking.make_spec(name=settled, owner=owner, **words)
     if earlier is not None:
         tell(messages.Notice(text=_replaces(earlier.name)))
         _stop_connection(earlier)
-    ignored = starting.ignored_variables()
+    ignored = asking.ignored_variables()
     if ignored:
         tell(messages.Notice(text=ignored))
     return starting.start_controller(spec)

@@ -1,8 +1,9 @@
 """Every error a user of the cluster can meet; each takes facts and makes the sentence.
 
 A failing user cell (`CellError`) and failing infrastructure (`LaunchError`,
-`RankLostError`, `DeviceError`, `LinkError`) never share a class, so a caller can
-tell "my code is wrong" from "the cluster is in trouble".
+`DeviceError`, `LinkError`) never share a class, so a caller can tell "my code is wrong"
+from "the cluster is in trouble". A cell whose rank died is a class of its own,
+`RankLostError`, and still a `CellError`: it has outcomes of all ranks.
 """
 
 from __future__ import annotations
@@ -73,36 +74,6 @@ class LaunchError(NpuNotebookError, RuntimeError):
         return (
             f"{self.what} did not start: {self.reason}."
             f"{_log_hint(self.log_path)}{_tail(self.stderr_tail)}"
-        )
-
-
-class RankLostError(NpuNotebookError, RuntimeError):
-    """A rank's process ended while it was needed.
-
-    Parameters
-    ----------
-    rank : int
-        The global rank.
-    host : str
-        Name of the host it ran on.
-    reason : str
-        How it ended, for example ``"pid 123 ended by signal 9 (SIGKILL)"``.
-    log_path : str
-        Where its log lies, may be empty.
-    """
-
-    def __init__(self, rank: int, host: str, reason: str, log_path: str = "") -> None:
-        super().__init__(rank, host, reason, log_path)
-        self.rank = rank
-        self.host = host
-        self.reason = reason
-        self.log_path = log_path
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} on {self.host} is lost: {self.reason}."
-            f"{_log_hint(self.log_path)} Run `%npu_cluster restart --ranks "
-            f"{self.rank}` to replace it; the other ranks keep their variables."
         )
 
 
@@ -225,3 +196,11 @@ class CellError(NpuNotebookError, RuntimeError):
         # IPython calls this instead of drawing our own frames.
         # Source: IPython.core.interactiveshell.InteractiveShell.showtraceback.
         return (self.traceback_text or self.summary).splitlines()
+
+
+class RankLostError(CellError):
+    """A cell could not end as it should because a rank's process had ended.
+
+    The code of the cell need not be wrong; ``outcomes`` says which ranks are lost, how,
+    and how the cell ended on the others, which keep their variables.
+    """

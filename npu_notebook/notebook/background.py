@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from npu_notebook.cells import TICK_S
-from npu_notebook.errors import CellError, LinkError, NpuNotebookError
+from npu_notebook.errors import NpuNotebookError
 from npu_notebook.topology import format_ranks
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BackgroundCell:
         self._handle = handle
         self._view = view
         self._ended = threading.Event()
-        self._lost: LinkError | None = None
+        self._lost: NpuNotebookError | None = None
         threading.Thread(
             target=self._follow, name=f"npu-notebook {self.cell_id}", daemon=True
         ).start()
@@ -58,6 +58,8 @@ class BackgroundCell:
             If it has not ended after ``timeout_s`` seconds; it goes on running.
         LinkError
             If the cluster ended first.
+        ConfigError
+            If the controller could not take the cell.
         """
         if not self._ended.wait(timeout_s):
             message = f"{self.cell_id} has not ended after {timeout_s:g} s"
@@ -87,7 +89,7 @@ class BackgroundCell:
             for update in self._handle.updates(TICK_S):
                 self._view.show(update)
             self._show_failure()
-        except LinkError as error:
+        except NpuNotebookError as error:  # the cluster ended, or refused the cell
             self._lost = error
             self._view.finish()
             self._view.note(str(error), level="error")
@@ -96,13 +98,10 @@ class BackgroundCell:
             self._ended.set()
 
     def _show_failure(self) -> None:
-        try:
-            self._handle.outcome()
-        except CellError as error:
+        error = self._handle.failure()
+        if error is not None:
             # Nobody may ever wait for it: the cell that began it has to say so.
             self._view.note(error.traceback_text or error.summary, level="error")
-        except NpuNotebookError as error:  # its value cannot travel
-            self._view.note(str(error), level="error")
 
 
 class LateOutput:

@@ -126,7 +126,7 @@ def logs() -> dict[str, str]:
     secrets = known_secrets()
     found: dict[str, str] = {}
     for folder in sorted(runtime.state_root().glob("*/logs")):
-        for file in sorted(folder.iterdir()):
+        for file in sorted(path for path in folder.iterdir() if path.is_file()):
             with file.open("rb") as log:
                 log.seek(max(0, file.stat().st_size - _LOG_NBYTES))
                 text = log.read().decode(errors="replace")

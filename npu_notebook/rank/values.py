@@ -88,6 +88,11 @@ class Values:
         except DataError as error:
             return self._answer(command, problem=f"'{error.name}': {error.problem}"), []
 
+    def interrupted(self, command: SendValues) -> tuple[PulledValues, list[memoryview]]:
+        """Return the answer of a rank that was stopped while it packed."""
+        names = ", ".join(command.names)
+        return self._answer(command, problem=f"'{names}': interrupted"), []
+
     def _take(self, name: str) -> object:
         if name in self._kept:
             return self._kept.pop(name)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import msgspec
@@ -29,7 +30,7 @@ from npu_notebook.rank.output import Output
 from npu_notebook.rank.streams import take_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from npu_notebook.rank.cells import Cells
     from npu_notebook.rank.shell import RankShell
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("npu_notebook.rank")
 
+INTERRUPTED = ErrorInfo(
+    kind="KeyboardInterrupt", message="interrupted", interrupted=True
+)
 _HEARTBEAT_S = 2.0
 _FAILED = 1
 
@@ -205,12 +209,25 @@ class Worker:
                 self._link.send(done)
                 del replaced
             case messages.SendValues():
-                answer, parts = self._values.send(command)
+                answer, parts = self._values.interrupted(command)
+                with self._interruptible(command.request_id):
+                    answer, parts = self._values.send(command)
                 self._link.send(answer, parts)
             case messages.InterruptRank() | messages.EndRank():
                 pass  # the first is done in the link's thread, the second in `serve`
             case _:
                 assert_never(command)
+
+    @contextmanager
+    def _interruptible(self, request_id: str) -> Iterator[None]:
+        """Let Stop reach a class's own pickling, as if it were a cell."""
+        self._interrupts.begin(request_id)
+        try:
+            yield
+            self._interrupts.disarm()
+        except KeyboardInterrupt:
+            self._interrupts.disarm()
+        self._interrupts.end()
 
     def _form_group(self, command: messages.FormGroup) -> None:
         start_ns = time.monotonic_ns()
@@ -234,11 +251,13 @@ class Worker:
         self._link.send(formed)
 
     def _stage(self, command: messages.StageValues, payload: list[Any]) -> None:
-        error = None
-        try:
-            self._values.stage(command, payload)
-        except BaseException as problem:  # noqa: BLE001  __setstate__ of any user class
-            error = self._shell.settle(problem)
+        error: ErrorInfo | None = INTERRUPTED
+        with self._interruptible(command.request_id):
+            try:
+                self._values.stage(command, payload)
+                error = None
+            except BaseException as problem:  # noqa: BLE001  __setstate__ of any class
+                error = self._shell.settle(problem)
         staged = messages.ValuesStaged(
             request_id=command.request_id, rank=self._rank, error=error
         )

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from npu_notebook import CellError, ConfigError
+from npu_notebook import CellError, ConfigError, RankLostError
 from npu_notebook.messages import ClusterState, StreamText
 
 SUM_OF_ONES = """
@@ -153,7 +153,7 @@ def test_one_rank_can_be_replaced_while_the_others_keep_their_variables(cluster)
 
 def test_a_rank_that_dies_ends_the_cell_and_is_named(cluster):
     cluster.run("x = rank")
-    with pytest.raises(CellError) as caught:
+    with pytest.raises(RankLostError) as caught:
         cluster.run("import os, signal\nif rank == 2: os.kill(os.getpid(), 9)")
     assert "rank 2" in str(caught.value)
     assert "signal 9" in str(caught.value)
@@ -161,3 +161,57 @@ def test_a_rank_that_dies_ends_the_cell_and_is_named(cluster):
     assert cluster.run("x", ranks="0-1,3", want_value=True).values == [0, 1, 3]
     cluster.restart(2)
     assert cluster.status().state is ClusterState.READY
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"devise": "cpu"}, "start() has no argument 'devise'. Did you mean device?"),
+        ({"num_ranks": "4"}, "'4' is no number of ranks"),
+        ({"num_ranks": 0}, "0 ranks were asked for"),
+        ({"device": "tpu"}, "no devices named 'tpu'"),
+        ({"launcher": "rocket"}, "no launcher named 'rocket'"),
+        ({"cwd": "/does/not/exist"}, "the folder /does/not/exist does not exist"),
+        ({"name": "a/b"}, "'a/b' cannot be the name of a cluster"),
+        ({"linger": "soon"}, "'soon' is not a time to linger"),
+        ({"port": 70_000}, "70000 is not a TCP port"),
+        ({"hosts": "a:0"}, "'a:0' in the host list 'a:0' is not HOST or HOST:N"),
+    ],
+)
+def test_a_wrong_word_of_a_start_is_one_sentence_and_starts_nothing(words, sentence):
+    from npu_notebook import Cluster
+    from npu_notebook.runtime import list_clusters
+
+    before = [entry.connection.name for entry in list_clusters()]
+    with pytest.raises(ConfigError) as caught:
+        Cluster.start(**{"device": "cpu", **words})
+    assert sentence in str(caught.value)
+    assert [entry.connection.name for entry in list_clusters()] == before
+
+
+def test_stop_reaches_a_push_that_hangs_while_it_is_unpacked(shared_cluster):
+    import threading
+
+    from npu_notebook import DataError
+
+    class Hangs:
+        def __reduce__(self):
+            return exec, ("import time\nwhile True: time.sleep(0.05)",)
+
+    problems = []
+
+    def push():
+        try:
+            shared_cluster.push({"x": Hangs()})
+        except DataError as error:
+            problems.append(str(error))
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    deadline_s = time.monotonic() + 30
+    while pushing.is_alive() and time.monotonic() < deadline_s:
+        shared_cluster.interrupt()  # the first may come before the push does
+        pushing.join(0.5)
+    assert not pushing.is_alive()
+    assert "KeyboardInterrupt" in problems[0]
+    assert said(shared_cluster, "print('again')") == ["[0-3] again"]

@@ -23,12 +23,12 @@ class SimulatedHccl final : public c10d::Backend {
   const BackendPtr& gloo() const { return gloo_; }
 
   const std::string getBackendName() const override { return "hccl"; }
-  bool supportsCoalescing() const override { return false; }
   void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override {
     return gloo_->getSequenceNumberForGroup();
   }
-  // These three are not marked override: not every supported torch has them.
+  // These four are not marked override: not every supported torch has them.
+  bool supportsCoalescing() const { return false; }
   void setTimeout(std::chrono::milliseconds timeout) {
     set_timeout(*gloo_, timeout, 0);
   }
