@@ -19,7 +19,6 @@ from npu_notebook.errors import ConfigError, LaunchError, LinkError
 from npu_notebook.runtime import ClusterPaths, Connection
 from npu_notebook.session import poll
 from npu_notebook.telemetry.host import find_port_holder
-from npu_notebook.topology import ClusterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from npu_notebook.messages import Update
     from npu_notebook.session import Session
+    from npu_notebook.topology import ClusterSpec
 
 DEFAULT_NAME = "cluster"
 _CONTROLLER_TIMEOUT_S = 60.0
