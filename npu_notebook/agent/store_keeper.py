@@ -31,6 +31,9 @@ class StoreKeeper:
         self._loop = loop
         self._report = report
         self._store: StoreProcess | None = None
+        # How the store was started that has answered: what replaces it if it dies.
+        self._answered: tuple[StartStore, TemplateProcess | None] | None = None
+        self._asked: tuple[StartStore, TemplateProcess | None] | None = None
         # What to start when the process of that pid has left the port.
         self._waiting: tuple[int, StartStore, TemplateProcess | None] | None = None
 
@@ -52,12 +55,16 @@ class StoreKeeper:
         except OSError as error:
             self._tell(command.port, str(error))
             return
+        self._asked = (command, template)
         self._loop.watch(self._store, self._on_ready)
 
     def _on_ready(self) -> None:
         assert self._store is not None
         self._loop.forget(self._store)
-        self._tell(self._store.port, self._store.read_ready())
+        problem = self._store.read_ready()
+        if not problem:
+            self._answered = self._asked
+        self._tell(self._store.port, problem)
 
     def _tell(self, port: int, problem: str) -> None:
         self._report(StoreStarted(host=self._host, port=port, problem=problem))
@@ -70,12 +77,34 @@ class StoreKeeper:
             self.start(command, template)
         elif self._store is not None and self._store.pid == pid:
             self._store.reaped(returncode)
+            self._replace(f"{pid} on {self._host} ended with status {returncode}")
+
+    def _replace(self, what: str) -> None:
+        """Start a new store on the port of one that has died."""
+        if self._store is None or self._answered is None:
+            return  # `_on_ready` tells why it did not start
+        command, template = self._answered
+        port = self._store.port
+        self.end()  # also forgets how: a replacement that does not answer is the last
+        usable = template is not None and template.ready and not template.problem
+        try:
+            self._store = StoreProcess(
+                command.address, port, template if usable else None
+            )
+        except OSError as error:
             text = (
-                f"the TCPStore process {pid} on {self._host} ended with status "
-                f"{returncode}: process groups cannot be formed again; stop the "
-                "cluster and start a new one"
+                f"the TCPStore process {what}: process groups cannot be formed again "
+                f"({error}); stop the cluster and start a new one"
             )
             self._report(AgentNotice(host=self._host, text=text, level="error"))
+            return
+        self._asked = (command, template)
+        self._loop.watch(self._store, self._on_ready)
+        text = (
+            f"the TCPStore process {what}; another took its place. Collectives go on; "
+            "before new groups are made, `%npu_cluster restart`"
+        )
+        self._report(AgentNotice(host=self._host, text=text, level="warning"))
 
     def forget_waiting(self) -> None:
         """Start nothing any more."""
@@ -87,3 +116,4 @@ class StoreKeeper:
             self._loop.forget(self._store)
             self._store.end()
             self._store = None
+            self._answered = None

@@ -7,10 +7,18 @@ import posixpath
 import threading
 import time
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from npu_notebook import messages
 from npu_notebook.folding import RICH, Folder, Piece, label
+from npu_notebook.notebook.blocks import (
+    BLOCK_CHARS,
+    Blocks,
+    count_lines,
+    labelled,
+    split,
+)
 from npu_notebook.notebook.panels import Panels, TerminalLines
 from npu_notebook.topology import format_ranks
 
@@ -22,6 +30,9 @@ if TYPE_CHECKING:
     from npu_notebook.notebook.sink import Sink
 
 EMIT_EVERY_S = 0.05
+BLOCK_EVERY_S = 0.5
+"""How often long output is shown: fewer and larger blocks draw faster."""
+
 DRAW_EVERY_S = 0.1
 MESSAGE_CHARS = 100_000
 """Text of one message; several fit into what the pacer allows."""
@@ -69,7 +80,7 @@ class TextView:
         self._folder = Folder(ranks)
         self._panels = Panels(sink) if sink.can_update else TerminalLines(sink)
         self._rich = RichOutputs(sink, self._ranks)
-        self._labels: dict[tuple[int, ...], str] = {}
+        self._blocks = Blocks(sink)
         self._emitted_s = 0.0
         self._drawn_s = 0.0
         self._has_text = False
@@ -98,18 +109,35 @@ class TextView:
                 pass
         if self._ended:
             self._drain()
-        elif self._has_text and now_s - self._emitted_s >= EMIT_EVERY_S:
+        elif self._has_text and now_s - self._emitted_s >= self._emit_every_s:
             self._emit(now_s, everything=False)
 
     def finish(self, outcomes: Iterable[RankOutcome] = ()) -> None:
         """Show all that is left, at the pace the front end can take."""
         self._ended = True
+        hidden: Counter[int] = Counter()
+        outcomes = tuple(outcomes)
         if self._has_text:
             self._folder.finish(time.monotonic())
+            hidden = self._hide(outcomes)
             self._drain()
         if not self._quiet:
-            for sentence in hidden_sentences(outcomes):
+            for sentence in hidden_sentences(outcomes, hidden):
                 self.note(sentence)
+
+    @property
+    def _emit_every_s(self) -> float:
+        return BLOCK_EVERY_S if self._blocks.begun else EMIT_EVERY_S
+
+    def _hide(self, outcomes: Iterable[RankOutcome]) -> Counter[int]:
+        """Take back what stands in files and is too long for the page."""
+        capped = {one.rank for one in outcomes if one.hidden_lines and one.spool_path}
+        if not capped or not self._blocks.begun:
+            return Counter()
+        waiting = self._folder.take(time.monotonic(), everything=True)
+        kept, dropped = split(waiting, capped)
+        self._send(kept, time.monotonic())
+        return self._blocks.take_back(capped) + count_lines(dropped)
 
     def note(self, text: str, *, level: str = "info") -> None:
         """Show a sentence of ours, without a label."""
@@ -128,10 +156,11 @@ class TextView:
 
     def _emit(self, now_s: float, *, everything: bool) -> None:
         while True:
-            room = MESSAGE_CHARS if self._pacer is None else self._pacer.room(now_s)
+            most = BLOCK_CHARS if self._blocks.begun else MESSAGE_CHARS
+            room = most if self._pacer is None else self._pacer.room(now_s)
             if room <= 0:
                 break
-            chars = min(room, MESSAGE_CHARS)
+            chars = min(room, most)
             pieces = self._folder.take(now_s, chars, everything=everything)
             if not pieces:
                 break
@@ -161,27 +190,29 @@ class TextView:
         self._panels.note_printed({rank for piece in pieces for rank in piece.ranks})
 
     def _send_text(self, pieces: list[Piece], now_s: float) -> None:
-        runs: list[tuple[str, list[str]]] = []
-        labels = self._labels
-        for ranks, kind, text in pieces:
-            head = labels.get(ranks)
-            if head is None:
-                head = labels[ranks] = label(ranks)
-            if not runs or runs[-1][0] != kind:
-                runs.append((kind, []))
-            runs[-1][1].append(f"{head}{text}\n")
+        if self._blocks.begun:
+            text = labelled(pieces)
+            if self._blocks.take(pieces, text):
+                self._spend(text, now_s)
+                return
+        runs: list[tuple[str, list[Piece]]] = []
+        for piece in pieces:
+            if not runs or runs[-1][0] != piece.kind:
+                runs.append((piece.kind, []))
+            runs[-1][1].append(piece)
         if len(runs) > MAX_RUNS:
-            merged: dict[str, list[str]] = {}
-            for kind, lines in runs:
-                merged.setdefault(kind, []).extend(lines)
+            merged: dict[str, list[Piece]] = {}
+            for kind, part in runs:
+                merged.setdefault(kind, []).extend(part)
             runs = list(merged.items())
-        for kind, lines in runs:
-            self._stream(kind, "".join(lines), now_s)
+        for kind, part in runs:
+            self._stream(kind, labelled(part), now_s)
 
     def _send_rich(self, piece: Piece, output: DisplayOutput, now_s: float) -> None:
         if output.kind == "clear":
             if self._rich.clear(piece.ranks, wait=output.wait):
                 self._panels.reset()
+                self._blocks.forget()
             return
         if output.kind != "update":
             self._stream("stdout", label(piece.ranks).rstrip() + "\n", now_s)
@@ -189,6 +220,10 @@ class TextView:
 
     def _stream(self, name: str, text: str, now_s: float) -> None:
         self._sink.stream(name, text)
+        self._blocks.note_streamed(text)
+        self._spend(text, now_s)
+
+    def _spend(self, text: str, now_s: float) -> None:
         if self._pacer is not None:
             self._pacer.spend(now_s, text)
 
@@ -262,16 +297,21 @@ def _indented(piece: Piece, output: DisplayOutput) -> str:
     return str(output.data["text/plain"]).replace("\n", indent)
 
 
-def hidden_sentences(outcomes: Iterable[RankOutcome]) -> list[str]:
-    """Return what a person reads about output that is not on screen."""
+def hidden_sentences(
+    outcomes: Iterable[RankOutcome], taken_back: Counter[int]
+) -> list[str]:
+    """Return what a person reads about output that is not on screen.
+
+    ``taken_back`` counts lines by rank that were on screen and are no longer.
+    """
     hidden = [outcome for outcome in outcomes if outcome.spool_path]
     if len(hidden) <= MAX_HIDDEN:
         return [
-            f"{one.hidden_lines:,} lines of rank {one.rank} hidden, "
-            f"full text in {one.spool_path}"
+            f"{one.hidden_lines + taken_back[one.rank]:,} lines of rank {one.rank} "
+            f"hidden, full text in {one.spool_path}"
             for one in hidden
         ]
-    count = sum(one.hidden_lines for one in hidden)
+    count = sum(one.hidden_lines + taken_back[one.rank] for one in hidden)
     ranks = format_ranks(one.rank for one in hidden)
     folder = posixpath.dirname(hidden[0].spool_path)
     return [f"{count:,} lines of ranks {ranks} hidden, full text in {folder}/"]

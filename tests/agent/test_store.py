@@ -68,13 +68,17 @@ def test_a_port_is_named_with_its_holder_if_taken_and_used_if_free(with_torch):
     assert not is_alive(first)
 
 
-def test_a_killed_store_is_noticed_and_ranks_go_on(with_torch):
+def test_a_killed_store_is_replaced_and_ranks_go_on(with_torch):
     (rank,) = with_torch.start_ranks(0)
-    ((_, pid),) = listening(start(with_torch).port)
-    psutil.Process(pid).kill()
-    notice = with_torch.expect(AgentNotice)
-    assert notice.level == "error"
-    assert str(pid) in notice.text
+    port = start(with_torch).port
+    for _ in range(2):
+        ((_, pid),) = listening(port)
+        psutil.Process(pid).kill()
+        notice = with_torch.expect(AgentNotice)
+        assert notice.level == "warning"
+        assert str(pid) in notice.text
+        assert with_torch.expect(StoreStarted) == StoreStarted(host="here", port=port)
+    subprocess.run([sys.executable, "-c", CLIENT, str(port)], check=True)
     assert is_alive(rank)
 
 
