@@ -89,8 +89,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How one cell ended on one rank.
 
-    ``spool_path`` is set when output was capped on screen; ``hidden_lines`` counts the
-    lines left out there. ``error`` is None for success.
+    ``spool_path`` is set when output was long, or capped on screen; ``hidden_lines``
+    counts the lines left out there. ``error`` is None for success.
     """
 
     rank: int

@@ -2,7 +2,7 @@
 
 Up to ``cap_nbytes`` per rank and cell goes to the notebook, cut at a line. The whole,
 stdout and stderr in the order they were written, goes to ``cell-<n>-rank-<r>.txt``; the
-file is removed at the end of the cell when the screen has shown everything.
+file of output that was neither capped nor long is removed at the end of the cell.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _BUFFER_NBYTES = 64 << 10
 """Output that stays below this never touches the disk."""
+_LONG_NBYTES = 256 << 10
+"""From here on the file stays although the screen was sent everything: a view that is
+still busy drawing when the user stops the cell may leave the rest to the file."""
 _BUDGET_NBYTES = 1 << 30
 _DISPLAY_NBYTES = 10 << 20
 _REMEMBERED_CELLS = 200
@@ -87,7 +90,8 @@ class _Stream:
     @property
     def kept(self) -> bool:
         """True if the file is worth keeping."""
-        return self.capped and not self.broken
+        long = self.shown.sent_nbytes >= _LONG_NBYTES
+        return (self.capped or long) and not self.broken
 
 
 class Spool:
@@ -146,12 +150,10 @@ class Spool:
         if stream is None:
             return outcome
         self._close(stream)
-        if not stream.capped:
-            return outcome
         return msgspec.structs.replace(
             outcome,
             hidden_lines=stream.hidden_lines + stream.hidden_open_line,
-            spool_path="" if stream.broken else str(stream.path),
+            spool_path=str(stream.path) if stream.kept else "",
         )
 
     def close(self) -> None:
@@ -221,7 +223,7 @@ class Spool:
         stream.pending.append(data)
         stream.pending_nbytes += len(data)
         if stream.closed:
-            if stream.capped:
+            if stream.kept:
                 self._flush(stream)
                 self._close_file(stream)
             else:

@@ -130,8 +130,16 @@ class TextView:
         return BLOCK_EVERY_S if self._blocks.begun else EMIT_EVERY_S
 
     def _hide(self, outcomes: Iterable[RankOutcome]) -> Counter[int]:
-        """Take back what stands in files and is too long for the page."""
-        capped = {one.rank for one in outcomes if one.hidden_lines and one.spool_path}
+        """Take back what stands in files and is too long for the page.
+
+        That is the output of ranks that exceeded their cap, and of ranks that the user
+        has stopped: nobody wants to wait until all of it is drawn.
+        """
+        capped = {
+            one.rank
+            for one in outcomes
+            if one.spool_path and (one.hidden_lines or _is_stopped(one))
+        }
         if not capped or not self._blocks.begun:
             return Counter()
         waiting = self._folder.take(time.monotonic(), everything=True)
@@ -297,6 +305,10 @@ def _indented(piece: Piece, output: DisplayOutput) -> str:
     return str(output.data["text/plain"]).replace("\n", indent)
 
 
+def _is_stopped(outcome: RankOutcome) -> bool:
+    return outcome.error is not None and outcome.error.interrupted
+
+
 def hidden_sentences(
     outcomes: Iterable[RankOutcome], taken_back: Counter[int]
 ) -> list[str]:
@@ -304,7 +316,11 @@ def hidden_sentences(
 
     ``taken_back`` counts lines by rank that were on screen and are no longer.
     """
-    hidden = [outcome for outcome in outcomes if outcome.spool_path]
+    hidden = [
+        one
+        for one in outcomes
+        if one.spool_path and one.hidden_lines + taken_back[one.rank]
+    ]
     if len(hidden) <= MAX_HIDDEN:
         return [
             f"{one.hidden_lines + taken_back[one.rank]:,} lines of rank {one.rank} "

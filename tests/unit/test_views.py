@@ -19,6 +19,7 @@ from npu_notebook.messages import (
     StateChanged,
     StreamText,
 )
+from npu_notebook.notebook.blocks import HEAD_CHARS
 from npu_notebook.notebook.pacing import (
     MAX_MESSAGES,
     MAX_NBYTES,
@@ -339,3 +340,50 @@ def test_a_start_is_one_display_that_tells_who_is_missing_and_ends_as_a_table(
     assert len(area.outputs) == 1
     assert "ready after" in area.lines[1]
     assert len(area.lines) == 5
+
+
+LONG = 40_000  # lines, about half a megabyte
+
+
+def flood(view: TextView, ranks: range, count: int) -> None:
+    for begin in range(0, count, 1000):
+        for rank in ranks:
+            lines = [f"{n} of {rank}\n" for n in range(begin, begin + 1000)]
+            view.show(say(rank, "".join(lines)))
+
+
+def test_long_output_is_a_stream_first_and_then_displays_that_are_drawn_once(
+    area: Area,
+):
+    view = TextView(area, [0])
+    flood(view, range(1), LONG)
+    show(view, finish(RankOutcome(rank=0, spool_path="/f")))
+    assert area.lines == [f"[0] {n} of 0" for n in range(LONG)]
+    streamed = sum(len(text) for kind, text in area.outputs if kind == "stdout")
+    assert streamed < 2 * HEAD_CHARS
+    assert area.count == len(area.outputs)  # no display was changed
+
+
+def test_what_a_capped_rank_said_leaves_the_page_again_and_is_counted(area: Area):
+    view = TextView(area, range(2))
+    flood(view, range(2), LONG)
+    capped = RankOutcome(rank=0, hidden_lines=5, spool_path="/f")
+    show(view, finish(capped, RankOutcome(rank=1)))
+    mine = [line for line in area.lines if line.startswith("[0] ")]
+    theirs = [line for line in area.lines if line.startswith("[1] ")]
+    assert theirs == [f"[1] {n} of 1" for n in range(LONG)]
+    assert 0 < len(mine) < LONG / 2
+    assert mine == [f"[0] {n} of 0" for n in range(len(mine))]
+    hidden = LONG - len(mine) + 5
+    assert area.lines[-1] == f"{hidden:,} lines of rank 0 hidden, full text in /f"
+
+
+def test_who_stops_a_flood_does_not_wait_until_all_of_it_is_drawn(area: Area):
+    view = TextView(area, [0], Pacer())
+    flood(view, range(1), 8 * LONG)
+    stopped = messages.ErrorInfo(kind="KeyboardInterrupt", message="", interrupted=True)
+    show(view, finish(RankOutcome(rank=0, error=stopped, spool_path="/f")))
+    count, _, rest = area.lines[-1].partition(" ")
+    assert rest == "lines of rank 0 hidden, full text in /f"
+    shown = [line for line in area.lines if line.startswith("[0] ")]
+    assert len(shown) + int(count.replace(",", "")) == 8 * LONG
