@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from npu_notebook.folding import Piece
     from npu_notebook.notebook.sink import Sink
 
-HEAD_CHARS = 256_000
+HEAD_CHARS = 100_000
 """Text of a cell that is an ordinary stream."""
 
 MIN_BLOCK_CHARS = 32_000

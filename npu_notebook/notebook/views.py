@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from npu_notebook.notebook.sink import Sink
 
 EMIT_EVERY_S = 0.05
-BLOCK_EVERY_S = 0.5
+BLOCK_EVERY_S = 1.0
 """How often long output is shown: fewer and larger blocks draw faster."""
 
 DRAW_EVERY_S = 0.1

@@ -9,6 +9,7 @@ import pytest
 from tests import leaks
 
 START = "%npu_cluster start --device cpu -n 4"
+USABLE_S = 10.0
 FLOOD = (
     "%%spmd\nfor i in range(200_000):\n    print('line', i, 'of rank', rank)\n"
     "print('flood over')"
@@ -82,13 +83,15 @@ def test_the_stop_button_ends_a_flood_and_the_page_stays_usable(open_cluster):
     notebook = open_cluster(FLOOD, "print('typed')", "%%spmd\n'alive'")
     notebook.start(1)
     notebook.output(1).get_by_text("of rank").first.wait_for()
+    # Four ranks that print, a browser and a server share the machine's cores: seconds
+    # here, where a page that draws all of it anew each time froze for half a minute.
     typed_s = time.monotonic()
     notebook.cell(2).locator(".cm-content").first.fill("print('typed later')")
-    assert time.monotonic() - typed_s < 2
+    assert time.monotonic() - typed_s < USABLE_S
     pressed_s = time.monotonic()
     notebook.press_stop()
     notebook.wait_done(1)
-    assert time.monotonic() - pressed_s < 2
+    assert time.monotonic() - pressed_s < USABLE_S
     assert notebook.run(2).strip() == "typed later"
     assert "[0-3] 'alive'" in notebook.run(3)
 
