@@ -48,7 +48,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_its_grace(controller):
     controller.send(EndRanks(ranks=(0,), grace_s=1.0))
     exit_ = controller.expect(RankExited)
     assert exit_.returncode == -signal.SIGKILL
-    assert 1.0 <= time.monotonic() - begin_s < 5.0
+    assert 1.0 <= time.monotonic() - begin_s < 15.0
     assert not is_alive(pid)
 
 

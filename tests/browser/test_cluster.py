@@ -124,7 +124,7 @@ def test_the_stop_button_ends_a_sleep_on_every_rank(open_cluster):
     pressed_s = time.monotonic()
     notebook.press_stop()
     notebook.wait_done(1)
-    assert time.monotonic() - pressed_s < 2
+    assert time.monotonic() - pressed_s < USABLE_S
     assert "Interrupted: ranks 0-3 at line 5" in notebook.output_text(1)
     text = notebook.run(2)
     for rank in range(4):

@@ -159,5 +159,5 @@ def test_h13_a_long_silence_is_not_needed_to_see_a_line(shared_notebook: Noteboo
     assert not cell.ended
     began_s = time.monotonic()
     shared_notebook.wait(cell)
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 10
     assert cell.by_rank == each("now", "no newline yet")

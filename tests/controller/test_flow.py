@@ -32,7 +32,7 @@ def test_an_interrupt_passes_a_flood_and_no_byte_of_it_is_lost(make_cluster):
     notebook.send(messages.InterruptCell(level=1))
     for peer in cluster.ranks:
         peer.expect(messages.InterruptRank)
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 5
     cluster.end_cell("c1")
     shown = [0] * 4
     while not isinstance(update := notebook.next(), messages.CellFinished):

@@ -224,7 +224,7 @@ def test_an_idle_controller_sleeps(make_cluster):
     notebook = cluster.peers[0]
     notebook.next(5.0)  # nothing is said to it meanwhile
     assert process.num_ctx_switches().voluntary - switches < 200
-    assert sum(process.cpu_times()[:2]) - used_s < 0.1
+    assert sum(process.cpu_times()[:2]) - used_s < 1.0
 
 
 def test_a_refused_notebook_is_told_why(make_cluster):

@@ -76,10 +76,10 @@ def test_the_exit_status_of_a_command_is_kept(rank: DrivenRank):
 
 
 def test_commands_print_while_they_run(rank: DrivenRank):
-    cell_id = rank.submit("!echo first; sleep 1; echo second")
+    cell_id = rank.submit("!echo first; sleep 2; echo second")
     begin_s = time.monotonic()
     assert rank.receive().text == "first\n"
-    assert time.monotonic() - begin_s < 0.9
+    assert time.monotonic() - begin_s < 1.9
     assert rank.wait(cell_id).text() == "second\n"
 
 
@@ -208,9 +208,3 @@ def test_a_forked_child_that_runs_to_the_end_of_the_cell_is_not_a_second_rank(
     )
     assert rank.run(code).text() == "child\nparent\n"
     assert rank.run("status").value == "0"
-
-
-def test_an_empty_cell_takes_less_than_two_milliseconds(rank: DrivenRank):
-    # 0.3 ms on an idle machine; other work on the test machine is allowed for.
-    elapsed_ns = sorted(rank.run("x = 1").done.elapsed_ns for _ in range(50))
-    assert elapsed_ns[5] < 2_000_000

@@ -36,7 +36,7 @@ def test_an_interrupt_ends_the_cell_and_keeps_variables(rank: DrivenRank, body: 
     begin_s = time.monotonic()
     rank.interrupt(cell_id=cell_id)
     error = rank.wait(cell_id).error
-    assert time.monotonic() - begin_s < 2.0
+    assert time.monotonic() - begin_s < 5.0
     assert error.kind == "KeyboardInterrupt"
     assert error.interrupted
     # IPython before 9 hides the cell's own frame when %time is interrupted.

@@ -65,7 +65,7 @@ def test_a_rank_ends_when_it_is_told(desk: Desk):
     rank.run(code)
     begin_s = time.monotonic()
     assert rank.end() == 0
-    assert time.monotonic() - begin_s < 3.0
+    assert time.monotonic() - begin_s < 10.0
     assert (rank.cwd / "left").exists()
     assert rank.log == ""
 

@@ -127,8 +127,8 @@ def test_a_forked_child_disturbs_nothing(peer: Peer):
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     before_s = time.process_time()
-    assert not peer.router.poll(200)
-    assert time.process_time() - before_s < 0.1, "the link does not sleep any more"
+    assert not peer.router.poll(1000)
+    assert time.process_time() - before_s < 0.5, "the link does not sleep any more"
     peer.link.send(beat(2))
     assert [message.cell_id for message in peer.read(1)] == ["2"]
 
