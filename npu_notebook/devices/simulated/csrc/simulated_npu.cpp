@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "autocast.h"
+#include "ddp_timer.h"
 #include "devices.h"
 #include "fallback.h"
 #include "generator.h"
