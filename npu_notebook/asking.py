@@ -73,7 +73,7 @@ def make_spec(  # noqa: PLR0913  one parameter per word of `start`
         device=device,
         hosts=_check_hosts(hosts, launcher) if hosts else own_host,
         launcher=launcher,
-        env={name: str(value) for name, value in {**given.env, **(env or {})}.items()},
+        env=_check_env({**given.env, **(env or {})}),
         cwd=_check_cwd(cwd),
         port=port or 0,
         linger_s=defaults.linger_s if lingering is None else parse_linger(lingering),
@@ -94,7 +94,7 @@ def _check(
             problem = f"no devices named '{device}'"
             raise ConfigError(problem, f"Choose one of {', '.join(known)}.")
     asked: object = num_ranks
-    if asked is not None and not isinstance(asked, int):
+    if isinstance(asked, bool) or not isinstance(asked, int | None):
         problem = f"{num_ranks!r} is no number of ranks"
         raise ConfigError(problem, "Give a whole number, like 4.")
     if num_ranks is not None and num_ranks < 1:
@@ -107,6 +107,22 @@ def _check(
     if port is not None and not 0 <= port < 65_536:  # noqa: PLR2004  16 bits
         problem = f"{port} is not a TCP port"
         raise ConfigError(problem, "Give a number from 1 to 65535, or none.")
+
+
+def _check_env(env: Mapping[str, object]) -> dict[str, str]:
+    checked = {str(name): str(value) for name, value in env.items()}
+    for name, value in checked.items():
+        if not name or "=" in name:
+            problem = f"'{name}' cannot be the name of an environment variable"
+            raise ConfigError(problem, "Write --env NAME=VALUE.")
+        try:
+            whole = "\0" not in (name + value) and (name + value).encode()
+        except UnicodeEncodeError:
+            whole = False
+        if not whole:
+            problem = f"the environment variable {name!r} holds what none can hold"
+            raise ConfigError(problem, "Give text without NUL and half characters.")
+    return checked
 
 
 def _check_hosts(words: str, launcher: str) -> tuple[HostSpec, ...]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_SIMULATED_RANKS = 4
+MAX_RANKS_WITHOUT_DEVICE = 64
+"""More on one host is a typing error, not a wish."""
 DEVICE_NAMES = ("ascend", "simulated", "cuda", "cpu", "none")
 
 # Variables by which torchrun, Slurm and MPI tell a process its place. A rank must see
@@ -310,7 +312,11 @@ def _count_ranks(
 
 def _count_on_host(asked: int | None, provider: str, fact: HostFact) -> int:
     if provider == "none":
-        return asked or DEFAULT_SIMULATED_RANKS
+        count = asked or DEFAULT_SIMULATED_RANKS
+        if count > MAX_RANKS_WITHOUT_DEVICE:
+            problem = f"{count} ranks were asked for on host {fact.name}"
+            raise ConfigError(problem, f"Use -n {MAX_RANKS_WITHOUT_DEVICE} or fewer.")
+        return count
     inventory = _inventory(fact, provider)
     if inventory.count == 0:
         problem = f"host {fact.name} has no {provider} device"
