@@ -24,6 +24,11 @@ Show: TypeAlias = "Callable[[Update | None], None]"
 """Called with each update of a cell, and with None about every 50 ms meanwhile."""
 
 TICK_S = 0.05
+SECOND_THOUGHT_S = 1.0
+"""How long ranks get to obey a second Stop: only a Stop after that costs variables.
+Three in a row are the impatience of one, and the rank may be in a long native call."""
+
+_INSIST, _END = 2, 3
 
 
 class CellResult:
@@ -207,10 +212,16 @@ def stop_button(handle: CellHandle) -> Iterator[None]:
         yield
         return
     level = 0
+    insisted_s = 0.0
 
     def escalate(_number: int, _frame: FrameType | None) -> None:
-        nonlocal level
-        level = min(level + 1, 3)
+        nonlocal level, insisted_s
+        now_s = time.monotonic()
+        if level < _INSIST:
+            level += 1
+            insisted_s = now_s
+        elif now_s - insisted_s >= SECOND_THOUGHT_S:
+            level = _END
         handle.cancel(level)
 
     before = signal.signal(signal.SIGINT, escalate)

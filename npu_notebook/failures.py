@@ -28,6 +28,8 @@ _PLURAL = re.compile(r"\A(was|is)(?= )| its (?=host)| it (?=could)")
 # The line of dashes above IPython's tracebacks; ours have their own headline.
 _RULER = re.compile(r"\A\s*(?:\x1b\[[\d;]*m)*-{10,}(?:\x1b\[[\d;]*m)*\n")
 _ExitKey: TypeAlias = "tuple[int, str, str]"  # code, place, message
+# What the controller says of a rank that somebody has restarted: it is there again.
+_REPLACED = "was replaced by a restart"
 _OTHERS_KEEP = "; the other ranks keep their variables"
 _RED = "\x1b[1;31m"
 _RESET = "\x1b[0m"
@@ -203,14 +205,16 @@ def _lost_lines(lost: Sequence[RankOutcome], log_paths: Mapping[int, str]) -> li
         words.append(f"{name_ranks(ranks)}{where} {how}")
     ranks = [outcome.rank for outcome in lost]
     logs = _join_paths([log_paths[rank] for rank in ranks if log_paths.get(rank)])
-    return [
-        "; ".join(words)
-        + f". Run `%npu_cluster restart --ranks {format_ranks(ranks)}` to replace "
-        + ("it" if len(ranks) == 1 else "them")
-        + ("" if log_paths.keys() == set(ranks) else _OTHERS_KEEP)
-        + "."
-        + (f" Log: {logs}" if logs else "")
-    ]
+    gone = sorted(set(ranks).difference(ends.get(_REPLACED, ())))
+    remedy = ""
+    if gone:
+        remedy = (
+            f" Run `%npu_cluster restart --ranks {format_ranks(gone)}` to replace "
+            + ("it" if len(gone) == 1 else "them")
+            + ("" if log_paths.keys() == set(ranks) else _OTHERS_KEEP)
+            + "."
+        )
+    return ["; ".join(words) + "." + remedy + (f" Log: {logs}" if logs else "")]
 
 
 def _make_plural(match: re.Match[str]) -> str:

@@ -229,9 +229,11 @@ def read_connection(name: str) -> Connection:
         problem = (
             f"its connection file {paths.connection_file} cannot be read ({error})"
         )
-        raise LinkError(
-            name, problem, "Run `npu-notebook clean` and start again."
-        ) from error
+        remedy = "Run `npu-notebook clean` and start again."
+        if is_held(paths.lock_file):
+            pid = paths.lock_file.read_text()
+            remedy = f"Its controller runs: `kill {pid}` ends it with all its ranks."
+        raise LinkError(name, problem, remedy) from error
     if not is_alive(connection):
         problem = f"its controller (pid {connection.controller_pid}) is dead"
         remedy = "Its ranks have ended or end by themselves; start a new cluster."

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -81,6 +82,9 @@ def _lock(paths: ClusterPaths) -> int | None:
         except FileNotFoundError:
             same = False
         if same:
+            with suppress(OSError):  # a full disk: it is for people only
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, str(os.getpid()).encode(), 0)
             return fd
         os.close(fd)  # the one before us removed it in between
 

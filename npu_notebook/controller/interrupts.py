@@ -145,7 +145,7 @@ class Interrupts:
         else:
             cell.deadline_s = math.inf
             text = (
-                f"{ranks} still run the cell after two interrupts; "
+                f"the cell still runs on {ranks} after two interrupts; "
                 f"{words.restart_hint(cell.running)} ends and replaces the process"
             )
             self._board.notice(text, "warning", cell.key)

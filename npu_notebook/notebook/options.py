@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import keyword
 import shlex
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -96,7 +97,7 @@ class Words(argparse.ArgumentParser):
                 value = _VALUE.match(rest)
                 if value is None:
                     self.error(f"option {word} needs a value")
-                words.append(value[1])
+                words.append(value[1].strip("'\""))
                 rest = rest[value.end() :]
         return self.read_words(words), rest.strip()
 
@@ -117,7 +118,7 @@ class Words(argparse.ArgumentParser):
 
 
 _FRONT = re.compile(r"\s*(--?[^\s]*)(?=\s|$)")
-_VALUE = re.compile(r"\s*(\S+)")
+_VALUE = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
 
 
 def split(line: str, name: str) -> list[str]:
@@ -164,7 +165,7 @@ def seconds(word: str) -> float:
 
 def variable(word: str) -> str:
     """Read the name of a Python variable."""
-    if not word.isidentifier():
+    if not word.isidentifier() or keyword.iskeyword(word):
         message = f"'{word}' is not the name of a variable"
         raise argparse.ArgumentTypeError(message)
     return word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import logging
 import sys
 import sysconfig
 import traceback
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+log = logging.getLogger("npu_notebook.rank")
+
 _INTERNAL = tuple(
     f"{Path(package.__file__ or '').parent}/" for package in (IPython, npu_notebook)
 )
 _LIBRARY = tuple(
     f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")
 )
+_MAX_NCHARS = 64 << 10
 _MAX_FRAMES = 40  # of a recursion without end: half from each side
 
 
@@ -121,6 +125,17 @@ def _message(error: BaseException) -> str:
 
 
 def _plain_text(text: str) -> str:
+    """Return text that can travel; of a very long one the two ends.
+
+    Jupyter's server drops what comes in faster than it likes: a traceback of megabytes
+    would not be seen at all.
+    """
+    hidden = len(text) - _MAX_NCHARS
+    if hidden > 0:
+        log.error("an error in full: %s", text)
+        half = _MAX_NCHARS // 2
+        note = f"\n... {hidden} characters left out; the rank's log has them ...\n"
+        text = text[:half] + note + text[-half:]
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -79,6 +79,12 @@ def test_a_cell_that_exceeds_its_time_is_interrupted(shared_cluster):
     assert said(shared_cluster, "print('again')") == ["[0-3] again"]
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_a_time_that_is_none_is_refused(shared_cluster, timeout_s):
+    with pytest.raises(ConfigError, match="Give seconds above 0"):
+        shared_cluster.run("1", timeout_s=timeout_s)
+
+
 def test_a_submitted_cell_streams_and_gives_its_values_later(shared_cluster):
     handle = shared_cluster.submit("print('hi', rank)\nrank ** 2", want_value=True)
     texts = [u.text for u in handle.updates() if isinstance(u, StreamText)]
@@ -169,6 +175,11 @@ def test_a_rank_that_dies_ends_the_cell_and_is_named(cluster):
         ({"devise": "cpu"}, "start() has no argument 'devise'. Did you mean device?"),
         ({"num_ranks": "4"}, "'4' is no number of ranks"),
         ({"num_ranks": 0}, "0 ranks were asked for"),
+        ({"num_ranks": True}, "True is no number of ranks"),
+        ({"env": {"A=B": "1"}}, "'A=B' cannot be the name of an environment variable"),
+        ({"env": {"": "1"}}, "'' cannot be the name of an environment variable"),
+        ({"env": {"A": "1\0"}}, "the environment variable 'A' holds what none can"),
+        ({"env": {"A": "\udcff"}}, "the environment variable 'A' holds what none can"),
         ({"device": "tpu"}, "no devices named 'tpu'"),
         ({"launcher": "rocket"}, "no launcher named 'rocket'"),
         ({"cwd": "/does/not/exist"}, "the folder /does/not/exist does not exist"),

@@ -61,6 +61,12 @@ def test_a_name_that_some_ranks_lack_is_reported_with_those_ranks(shared_cluster
     assert shared_cluster.pull("only_here", ranks=0) == [1]
 
 
+@pytest.mark.parametrize("name", ["class", "None", "a b", "", 5])
+def test_a_name_no_variable_can_have_is_refused(shared_cluster, name):
+    with pytest.raises(DataError, match="is not a name a variable can have"):
+        shared_cluster.push({"fine": 1, name: 1})
+
+
 def test_what_cannot_be_pickled_is_named_and_nothing_is_half_pushed(shared_cluster):
     shared_cluster.run("fine = 'before'")
     with pytest.raises(DataError, match="'lock': cannot be sent"):

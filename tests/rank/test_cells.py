@@ -20,6 +20,13 @@ def test_a_cell_sees_its_place(rank: DrivenRank):
     assert rank.run(code).value == "(0, 1, None, '__main__', [''], '0', True)"
 
 
+@pytest.mark.parametrize("code", ["%reset -f", "get_ipython().reset()"])
+def test_its_place_is_there_again_after_a_reset(rank: DrivenRank, code: str):
+    rank.run(f"typed = 1\n{code}")
+    assert rank.run("rank, world_size, device").value == "(0, 1, None)"
+    assert rank.run("typed").error.kind == "NameError"
+
+
 def test_ranks_without_torch_import_neither_torch_nor_ipykernel(rank: DrivenRank):
     code = (
         "import sys\n"

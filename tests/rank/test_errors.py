@@ -172,3 +172,23 @@ def test_the_last_words_before_os_exit_arrive(desk: Desk):
     rank.submit("import os\nprint('dying')\nos._exit(5)")
     assert rank.receive().text == "dying\n"
     assert rank.process.wait(10) == 5
+
+
+def test_an_error_whose_text_exits_ends_the_cell_and_not_the_rank(rank: DrivenRank):
+    error = rank.run(
+        "class Odd(Exception):\n"
+        "    def __str__(self):\n"
+        "        raise SystemExit\n"
+        "raise Odd"
+    ).error
+    assert error.kind == "Odd"
+    assert rank.run("1").value == "1"
+
+
+def test_a_broken_interpreter_costs_the_cell_and_leaves_a_reason(desk: Desk):
+    rank = desk.start()
+    error = rank.run("get_ipython().run_cell = None").error
+    assert error is None
+    error = rank.run("1").error
+    assert error.kind == "TypeError"
+    assert "a cell ended outside the user's code" in rank.log

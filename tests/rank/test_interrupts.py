@@ -183,3 +183,17 @@ def test_text_printed_before_an_interrupt_is_not_lost(rank: DrivenRank):
     numbers = [int(line) for line in lines if line != "begun"]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert last - numbers[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])",
+    ],
+)
+def test_what_a_cell_does_to_sigint_ends_with_the_cell(rank: DrivenRank, damage: str):
+    assert rank.run(f"import signal\nold = {damage}").error is None
+    cell_id = submit_and_wait_for_word(rank, "print('x')\nwhile True: pass")
+    rank.interrupt(level=1)
+    assert rank.wait(cell_id).error.kind == "KeyboardInterrupt"

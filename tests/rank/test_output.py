@@ -261,3 +261,42 @@ def test_output_that_a_finaliser_prints_is_no_deadlock(rank: DrivenRank):
         "del loud; n = gc.collect()"
     )
     assert rank.run(code).text().count("gone") == 2000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "sys.stderr = None",
+        "del sys.stdout",
+        "sys.stdout = open(os.devnull, 'w'); sys.stdout.close()",
+        "os.close(1); os.close(2)",
+        "os.close(0); os.close(1); os.close(2)",
+        "os.close(1); taken = open(os.devnull, 'w')",
+    ],
+)
+def test_a_cell_that_breaks_its_streams_breaks_only_its_own(desk: Desk, damage: str):
+    rank = desk.start()
+    rank.run(f"import os, sys\n{damage}")
+    run = rank.run("print('shown')\nprint('too', file=sys.stderr)\n!echo child")
+    assert run.error is None
+    assert run.text() == "shown\nchild\n"
+    assert run.text("stderr") == "too\n"
+
+
+def test_a_stream_that_a_cell_has_put_in_place_stays(desk: Desk):
+    rank = desk.start()
+    rank.run("import io, sys\nsys.stdout = kept = io.StringIO()\nprint('one')")
+    assert rank.run("print('two')").text() == ""
+    assert rank.run("sys.stdout = sys.__stdout__\nkept.getvalue()").value == (
+        r"'one\ntwo\n'"
+    )
+
+
+def test_what_is_printed_is_not_kept(desk: Desk):
+    rank = desk.start()
+    rank.run("import os, psutil\nprocess = psutil.Process()")
+    rank.run("before = process.memory_info().rss")
+    for number in range(5):
+        rank.run(f"for i in range(2000): print({number}, i, 'x' * 2000)")
+    grown = int(rank.run("process.memory_info().rss - before").value)
+    assert grown < 10 << 20  # 20 MB were printed

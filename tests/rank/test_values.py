@@ -62,6 +62,13 @@ def refusal(rank: DrivenRank, *names: str) -> PulledValues:
     return answer
 
 
+class Exits:
+    """Ends the process that unpacks it, if that lets it."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit(3)",)
+
+
 @pytest.mark.parametrize("count", [10, 1_000_000])
 @pytest.mark.parametrize("shared", [False, True])
 def test_pushed_arrays_can_be_written_to(
@@ -132,6 +139,19 @@ def test_what_cannot_be_sent_is_named(rank: DrivenRank):
     assert problem.startswith("'empty': cannot be sent")
     assert "meta" in problem
     assert rank.run("fine").value == "1"
+
+
+def test_an_exit_while_values_are_packed_or_unpacked_ends_no_rank(rank: DrivenRank):
+    rank.run(
+        "class Leaver:\n"
+        "    def __reduce__(self):\n"
+        "        raise SystemExit(3)\n"
+        "leaver = Leaver()"
+    )
+    assert refusal(rank, "leaver").problem.startswith("'leaver': cannot be sent")
+    arrived = stage(rank, {"x": Exits()})
+    assert arrived.error.kind == "SystemExit"
+    assert rank.run("1").value == "1"
 
 
 def test_the_value_of_a_cell_can_be_fetched_once(rank: DrivenRank):

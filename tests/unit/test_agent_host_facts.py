@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+import psutil
+
 from npu_notebook.telemetry import host
 
 
@@ -27,17 +29,22 @@ def test_the_holder_of_a_port_is_found_and_a_free_port_has_none():
 
 
 def test_descendants_are_listed_parents_first_and_without_zombies():
-    program = (
-        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
-    )
+    run = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}])"
+    program = run.format(run.format("input()"))
     with subprocess.Popen([sys.executable, "-c", program], stdin=-1) as process:
-        while len(found := host.list_descendants(os.getpid())) < 2:
+        while len(found := host.list_descendants(process.pid)) < 2:
             assert process.poll() is None
-        assert [one.ppid() for one in found] == [os.getpid(), process.pid]
+        assert [one.ppid() for one in found] == [process.pid, found[0].pid]
         process.communicate(b"\n")
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert host.list_descendants(os.getpid()) == []
+    waits = "import subprocess, sys; subprocess.Popen(['true']); input()"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=-1) as process:
+        while psutil.Process(process.pid).children() == []:
+            assert process.poll() is None
+        (child,) = psutil.Process(process.pid).children()
+        while child.status() != psutil.STATUS_ZOMBIE:
+            assert process.poll() is None
+        assert host.list_descendants(process.pid) == []
+        process.communicate(b"\n")
 
 
 def test_the_address_is_one_of_this_host():

@@ -119,6 +119,17 @@ def test_an_interrupt_is_one_line_for_all_ranks():
     ]
 
 
+def test_ranks_that_were_restarted_need_no_advice():
+    lost = [
+        ended(rank, f"rank {rank} (a, pid {rank}) was replaced by a restart")
+        for rank in (0, 1)
+    ]
+    summary, _ = describe(*lost)
+    (line,) = summary
+    assert line.startswith("ranks 0-1 (a, pid 0; a, pid 1) were replaced by a restart.")
+    assert "Run" not in line
+
+
 def test_a_time_limit_is_named():
     summary, _ = describe(interrupted(0, 2), timeout_s=60)
     assert summary == [
@@ -146,6 +157,14 @@ def test_a_time_limit_is_named():
                 for rank in (1, 2)
             ],
             "ranks 1-2 (a, pid 1; a, pid 2) are lost with their host: off. Run",
+        ),
+        (
+            [
+                ended(0, "rank 0 (a, pid 5) was replaced by a restart"),
+                ended(1, "rank 1 (a, pid 6) exited with code 1"),
+            ],
+            "rank 0 (a, pid 5) was replaced by a restart; rank 1 (a, pid 6) exited "
+            "with code 1. Run `%npu_cluster restart --ranks 1` to replace it",
         ),
         ([ended(0, "its host is gone")], "rank 0 is lost: its host is gone. Run"),
         ([RankOutcome(rank=0, lost=True)], "rank 0 is lost. Run"),

@@ -135,7 +135,11 @@ def test_what_a_broken_connection_file_advises_works():
     held.connection_file.write_text("{")
     with held.lock_file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("77")
+        lock.flush()
         assert runtime.remove_stale() == ["broken"]
+        with pytest.raises(LinkError, match="Its controller runs: `kill 77` ends it"):
+            runtime.read_connection("held")
     assert not broken.directory.exists()
     assert held.directory.exists()  # a controller holds that name
 

@@ -154,3 +154,8 @@ def test_ranks_that_count_as_whole_numbers_are_sent_as_such():
     assert ranks == (1, 2)
     assert {type(rank) for rank in (*ranks, *parse_ranks(True, 4))} == {int}  # noqa: FBT003  what a user may give
     assert parse_ranks(np.int64(3), 4) == (3,)
+
+
+def test_more_ranks_than_anyone_wants_are_refused_also_without_devices():
+    with pytest.raises(ConfigError, match="65 ranks were asked for on host h"):
+        plan(spec(device="none", num_ranks=65), [host()])
