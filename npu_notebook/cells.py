@@ -222,6 +222,8 @@ def stop_button(handle: CellHandle) -> Iterator[None]:
             insisted_s = now_s
         elif now_s - insisted_s >= SECOND_THOUGHT_S:
             level = _END
+        else:
+            return
         handle.cancel(level)
 
     before = signal.signal(signal.SIGINT, escalate)

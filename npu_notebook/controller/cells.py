@@ -39,6 +39,8 @@ class Cell:
         self.outcomes: dict[int, RankOutcome] = {}
         self.deadline_s = math.inf
         self.timed_out = False
+        self.failed_s: float | None = None
+        """When a rank failed while others went on; inf once the user was told."""
         self.level = 0
         self._cells = cells
 
@@ -207,6 +209,8 @@ class Cells:
         self._board.changed(soon=False)
         if not cell.running:
             self._finish(cell)
+        elif outcome.error is not None and cell.failed_s is None:
+            cell.failed_s = self._board.now_s
 
     def refuse(self, cell: Cell, errors: dict[int, ErrorInfo]) -> None:
         """End a cell that has not run: ``errors`` by rank say why."""

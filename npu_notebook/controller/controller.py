@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+import msgspec
 import zmq
 
-from npu_notebook import messages, wire
+from npu_notebook import messages, runtime, wire
 from npu_notebook.bulk import REGION_PREFIX
 from npu_notebook.controller import events, words
 from npu_notebook.controller.outgoing import Outgoing
@@ -172,11 +173,25 @@ class Controller:
                 _remove_region(action.path)
             case events.TellFailure():
                 self._outgoing.tell_failure(action)
+            case events.Planned():
+                self._publish(action)
             case events.Exit():
                 log.info("the cluster has ended: %s", action.reason)
                 self._over = True
             case _:
                 assert_never(action)
+
+    def _publish(self, plan: events.Planned) -> None:
+        paths = runtime.ClusterPaths(self._spec.name)
+        try:
+            connection = msgspec.structs.replace(
+                runtime.read_connection(self._spec.name),
+                num_ranks=plan.num_ranks,
+                device=plan.provider,
+            )
+            runtime.write_connection(paths, connection)
+        except (NpuNotebookError, OSError):
+            log.exception("the plan is not published: lists will not show it")
 
     def _launch(self, action: events.LaunchAgent) -> None:
         host = action.host

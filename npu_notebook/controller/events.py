@@ -174,6 +174,14 @@ class TellFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """Publish what was decided: other notebooks list the cluster with it."""
+
+    provider: str
+    num_ranks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """End the controller; nothing else of the cluster is left."""
 
@@ -185,6 +193,7 @@ Action: TypeAlias = (
     | ForwardOutput
     | OpenCell
     | FinishCell
+    | Planned
     | LaunchAgent
     | EndOrphans
     | EndAgents

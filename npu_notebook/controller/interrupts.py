@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from npu_notebook.controller.records import RankRecord
     from npu_notebook.wire import Payload, Peer
 
+TELL_FAILED_S = 3.0
+"""From a rank's failure to the notice that others still run the cell."""
 ESCALATE_S = 5.0
 """From a cell's deadline to the second interrupt, and on to the advice."""
 
@@ -52,7 +54,9 @@ class Interrupts:
         for job in self._jobs.active:
             if message.cell_id in (None, job.key):
                 if isinstance(job, Cell):
-                    self.interrupt(job, message.level)
+                    # What its timeout has tried already need not be tried again.
+                    done = job.level if job.timed_out else 0
+                    self.interrupt(job, min(3, max(message.level, done + 1)))
                 else:
                     self._interrupt_transfer(job.running, message.level)
 
@@ -124,9 +128,26 @@ class Interrupts:
     def on_time(self) -> None:
         """Interrupt cells whose time is over, and insist after `ESCALATE_S`."""
         for cell in self._cells.all:
-            if self._board.now_s < cell.deadline_s:
-                continue
-            self._pass_deadline(cell)
+            failed_s = math.inf if cell.failed_s is None else cell.failed_s
+            if self._board.now_s >= failed_s + TELL_FAILED_S:
+                cell.failed_s = math.inf
+                self._tell_failed(cell)
+            if self._board.now_s >= cell.deadline_s:
+                self._pass_deadline(cell)
+
+    def _tell_failed(self, cell: Cell) -> None:
+        """Say what the cell's own end would say too late if the others wait."""
+        failed = [one for one in cell.outcomes.values() if one.error is not None]
+        error = failed[0].error
+        if error is None or error.interrupted:
+            return
+        text = (
+            f"{words.name_ranks(one.rank for one in failed)} failed "
+            f"({words.summarize(error)}) and {words.name_ranks(cell.running)} still "
+            "run the cell: if they wait in a collective for what will not come, Stop "
+            "ends it"
+        )
+        self._board.notice(text, "warning", cell.key)
 
     def _pass_deadline(self, cell: Cell) -> None:
         ranks = words.name_ranks(cell.running)
@@ -146,6 +167,6 @@ class Interrupts:
             cell.deadline_s = math.inf
             text = (
                 f"the cell still runs on {ranks} after two interrupts; "
-                f"{words.restart_hint(cell.running)} ends and replaces the process"
+                "the next Stop ends the process there, and its variables are lost"
             )
             self._board.notice(text, "warning", cell.key)

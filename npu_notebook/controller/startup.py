@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npu_notebook import messages
-from npu_notebook.controller.events import LaunchAgent
+from npu_notebook.controller.events import LaunchAgent, Planned
 from npu_notebook.controller.records import HostRecord, HostStage, RankRecord
 from npu_notebook.controller.versions import find_host_conflict, protocol_conflict
 from npu_notebook.errors import ConfigError
@@ -89,6 +89,7 @@ class Startup:
             self._fail("the cluster", error.problem, error.remedy, config_error=True)
             return False
         board.place_ranks(plan)
+        board.act(Planned(plan.provider, plan.world_size))
         if plan.notice:
             self.tell(messages.Notice(text=plan.notice))
         board.changed()

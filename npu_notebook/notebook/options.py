@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 import keyword
+import re
 import shlex
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -99,13 +99,17 @@ class NotebookState:
         """Make a cluster the current one and call it ``cluster`` in the notebook."""
         self.drop_ended()
         self._clusters[cluster.name] = cluster
-        self._current = cluster.name
         if keep:
             self._kept.add(cluster.name)
         else:
             self._kept.discard(cluster.name)
         cluster.session.on_notice = self._notices.put
         cluster.session.on_late = self._late.put
+        self.make_current(cluster)
+
+    def make_current(self, cluster: Cluster) -> None:
+        """Let the magics mean a cluster that the notebook is attached to."""
+        self._current = cluster.name
         names = self.shell.user_ns
         # A variable of the user's own by that name is left alone.
         if "cluster" not in names or isinstance(names["cluster"], type(cluster)):

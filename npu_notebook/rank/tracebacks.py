@@ -51,10 +51,13 @@ def _describe(shell: InteractiveShell, error: BaseException) -> ErrorInfo:
     message = _message(error)
     if isinstance(error, SystemExit):
         exit_code = _exit_code(error)
+    text = _plain_text(_render(shell, error))
+    if len(text) > _MAX_NCHARS:
+        log.error("an error in full: %s", text)
     return ErrorInfo(
         kind=type(error).__name__,
-        message=message,
-        traceback=_plain_text(_render(shell, error)),
+        message=_shorten(message),
+        traceback=_shorten(text),
         frames=tuple(_frames(shell, error)),
         exit_code=exit_code,
         interrupted=isinstance(error, KeyboardInterrupt),
@@ -125,18 +128,21 @@ def _message(error: BaseException) -> str:
 
 
 def _plain_text(text: str) -> str:
-    """Return text that can travel; of a very long one the two ends.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _shorten(text: str) -> str:
+    """Return a very long text's two ends.
 
     Jupyter's server drops what comes in faster than it likes: a traceback of megabytes
     would not be seen at all.
     """
     hidden = len(text) - _MAX_NCHARS
-    if hidden > 0:
-        log.error("an error in full: %s", text)
-        half = _MAX_NCHARS // 2
-        note = f"\n... {hidden} characters left out; the rank's log has them ...\n"
-        text = text[:half] + note + text[-half:]
-    return text.encode("utf-8", "backslashreplace").decode()
+    if hidden <= 0:
+        return text
+    half = _MAX_NCHARS // 2
+    note = f"... {hidden} characters left out; the rank's log has them ..."
+    return f"{text[:half]}\n{note}\n{text[-half:]}"
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -1,11 +1,13 @@
 """Stop reaches the ranks and what they started, and nothing else (H02, H03)."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from npu_notebook import CellError, Cluster
+from npu_notebook.cells import SECOND_THOUGHT_S
 from npu_notebook.messages import StreamText
 from tests.cases.notebook import Notebook, each
 from tests.cases.processes import alive, sleepers

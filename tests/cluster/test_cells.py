@@ -226,3 +226,32 @@ def test_stop_reaches_a_push_that_hangs_while_it_is_unpacked(shared_cluster):
     assert not pushing.is_alive()
     assert "KeyboardInterrupt" in problems[0]
     assert said(shared_cluster, "print('again')") == ["[0-3] again"]
+
+
+def test_a_rank_that_fails_while_others_wait_is_told_before_the_cell_ends(
+    shared_cluster,
+):
+    from npu_notebook.messages import Notice
+
+    code = "import time\nif rank == 1: 1 / 0\nwhile True: time.sleep(0.05)"
+    handle = shared_cluster.submit(code)
+    told = next(
+        update
+        for update in handle.updates()
+        if isinstance(update, Notice) and "failed" in update.text
+    )
+    assert "rank 1 failed (ZeroDivisionError: division by zero)" in told.text
+    assert "ranks 0,2-3 still run the cell" in told.text
+    assert not handle.done
+    handle.cancel()
+    with pytest.raises(CellError, match="rank 1: ZeroDivisionError"):
+        handle.wait()
+
+
+def test_a_list_shows_the_ranks_and_devices_that_were_decided():
+    from npu_notebook import Cluster
+    from npu_notebook.runtime import read_connection
+
+    with Cluster.start(device="cpu") as cluster:
+        connection = read_connection(cluster.name)
+        assert (connection.num_ranks, connection.device) == (4, "cpu")

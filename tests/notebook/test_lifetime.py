@@ -109,3 +109,18 @@ def test_the_cluster_is_called_like_the_notebook(open_notebook):
     notebook = open_notebook("named", JPY_SESSION_NAME="/home/me/My work (2).ipynb")
     notebook.must(START)
     assert notebook.value("cluster.name") == "My-work-2"
+
+
+def test_closing_a_second_notebook_leaves_the_cluster_of_the_first(
+    notebook: Notebook, open_notebook: Callable[..., Notebook]
+):
+    name = notebook.value("cluster.name")
+    guest = open_notebook("guest")
+    guest.must("%load_ext npu_notebook")
+    guest.must(f"%npu_cluster attach {name}")
+    guest.must("%spmd --quiet seen_by = 'guest'")
+    guest.close()
+    assert notebook.must("%spmd seen_by").by_rank == {
+        rank: ["'guest'"] for rank in range(4)
+    }
+    assert name in running()

@@ -192,3 +192,13 @@ def test_a_broken_interpreter_costs_the_cell_and_leaves_a_reason(desk: Desk):
     error = rank.run("1").error
     assert error.kind == "TypeError"
     assert "a cell ended outside the user's code" in rank.log
+
+
+def test_of_a_very_long_error_the_ends_are_shown_and_the_log_has_all(desk: Desk):
+    rank = desk.start()
+    error = rank.run("raise ValueError('a' * 2_000_000 + 'z' * 2_000_000)").error
+    for text in (error.message, error.traceback):
+        assert len(text) < 100_000
+        assert "characters left out; the rank's log has them" in text
+        assert text.rstrip().endswith("zzz")
+    assert "a" * 2_000_000 + "z" * 2_000_000 in rank.log

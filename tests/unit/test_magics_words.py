@@ -59,6 +59,8 @@ def test_a_line_of_code_is_left_as_it_stands(line: str, code: str):
 def test_options_before_a_line_of_code_are_understood():
     words, code = spmd_words("%spmd").read_front("--ranks 0,2 --out v rank * 2")
     assert (words.ranks, words.out, code) == ("0,2", "v", "rank * 2")
+    words, code = spmd_words("%spmd").read_front("--ranks '0, 2' print('a')")
+    assert (words.ranks, code) == ("0, 2", "print('a')")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_options_before_a_line_of_code_are_understood():
         (spmd_words, "--timeout 0", "'0' is not a number of seconds above 0"),
         (spmd_words, "--timeout nan", "'nan' is not a number of seconds above 0"),
         (spmd_words, "--out 2x", "'2x' is not the name of a variable"),
+        (spmd_words, "--out class", "'class' is not the name of a variable"),
         (spmd_words, "rank 0", "'rank' is one word too many"),
         (spmd_words, "--ranks '0", "Close the quote."),
     ],

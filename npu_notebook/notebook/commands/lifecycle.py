@@ -105,7 +105,12 @@ def attach(state: NotebookState, words: Namespace) -> None:
     """Join a running cluster, its ranks and variables as they are."""
     known = None if words.name is None else state.known(words.name)
     cluster = known or Cluster.attach(words.name, title=state.owner)
-    state.adopt(cluster)
+    if known is None:
+        # Closing this notebook ends its own clusters, not those of another one.
+        others = cluster.session.connection.owner != state.owner
+        state.adopt(cluster, keep=others)
+    else:
+        state.make_current(known)
     display(cluster_table(cluster.fact))
 
 
