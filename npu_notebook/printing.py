@@ -61,4 +61,6 @@ class Printer:
 
 def hidden(outcome: messages.RankOutcome) -> str:
     """Return the sentence about output that was not shown."""
-    return f"{outcome.hidden_lines:,} lines hidden, full text in {outcome.spool_path}"
+    where = outcome.spool_path
+    kept = f"full text in {where}" if where else "not kept: the disk is full"
+    return f"{outcome.hidden_lines:,} lines hidden, {kept}"

@@ -217,9 +217,8 @@ def read_connection(name: str) -> Connection:
     """
     paths = ClusterPaths(name)
     try:
-        connection = msgspec.json.decode(
-            paths.connection_file.read_bytes(), type=Connection
-        )
+        data = paths.connection_file.read_bytes()
+        connection = msgspec.json.decode(data, type=Connection)
     except FileNotFoundError as error:
         others = ", ".join(sorted(entry.connection.name for entry in list_clusters()))
         problem = f"there is no cluster of that name on {socket.gethostname()}"

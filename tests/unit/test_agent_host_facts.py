@@ -36,7 +36,8 @@ def test_descendants_are_listed_parents_first_and_without_zombies():
             assert process.poll() is None
         assert [one.ppid() for one in found] == [process.pid, found[0].pid]
         process.communicate(b"\n")
-    waits = "import subprocess, sys; subprocess.Popen(['true']); input()"
+    # Named, because Popen reaps what has ended when it is let go of.
+    waits = "import subprocess; child = subprocess.Popen(['true']); input()"
     with subprocess.Popen([sys.executable, "-c", waits], stdin=-1) as process:
         while psutil.Process(process.pid).children() == []:
             assert process.poll() is None
