@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ class DrivenRank:
         self.send(messages.InterruptRank(level=level, cell_id=cell_id))
 
     def end(self) -> int:
-        if self.process.poll() is None:
+        with suppress(zmq.ZMQError):  # it may be gone already
             self.send(messages.EndRank())
         try:
             return self.process.wait(10.0)
