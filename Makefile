@@ -47,7 +47,7 @@ test-system: $(VENV)/.has-test $(VENV)/.has-browser ## tests that need system pa
 	$(BIN)/python -m pytest tests/browser
 
 test-oldest: $(OLDEST)/.installed ## a part of the tests with the oldest supported dependencies
-	$(OLDEST)/bin/python -m pytest tests/unit tests/package/test_versions.py tests/rank tests/cluster tests/notebook
+	$(OLDEST)/bin/python -m pytest tests/unit tests/package/test_versions.py tests/cluster tests/notebook
 
 test-bare: $(BARE)/.installed ## the package without torch, with the Python named by BARE_PYTHON
 	$(BARE)/bin/python -m pytest tests/bare

@@ -199,11 +199,14 @@ def end_controller(connection: Connection, timeout_s: float) -> None:
     if connection.host != socket.gethostname():
         problem = f"it runs on {connection.host} and cannot be joined from here"
         raise LinkError(connection.name, problem, "Stop it there.")
-    if runtime.is_alive(connection):
-        with suppress(ProcessLookupError):
-            os.kill(connection.controller_pid, signal.SIGTERM)
-    reap_controller(connection, timeout_s)
+    # The agents end everything when their controller is gone, however it went.
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if runtime.is_alive(connection):
+            with suppress(ProcessLookupError):
+                os.kill(connection.controller_pid, number)
+            reap_controller(connection, timeout_s / 2)
     check_ended(connection)
+    runtime.remove_stale()  # a killed one leaves its folder
 
 
 def check_ended(connection: Connection) -> None:

@@ -78,9 +78,9 @@ class ChildProcesses:
         if found and not escorted:
             thread = threading.Thread(target=self._see_off, name="children")
             thread.daemon = True
-            with self._lock:
+            with self._lock:  # nobody may join it before it runs
+                thread.start()
                 self._escort = thread
-            thread.start()
 
     def survivors(self) -> list[str]:
         """Wait for the stopped ones, three seconds at most, and name the rest."""
