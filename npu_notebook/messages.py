@@ -2,7 +2,8 @@
 
 A header on the wire is one of these structs as msgpack, tagged with its class name;
 bulk bytes follow in frames of their own (`npu_notebook.wire`). Nothing here is ever
-a pickle. Paths are strings because they cross hosts.
+a pickle. Paths are strings because they cross hosts. One long file on purpose: what one
+process may say to another is read, and changed, in one place.
 
 Families
 --------

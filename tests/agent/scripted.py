@@ -3,6 +3,7 @@
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -183,10 +184,11 @@ class ScriptedController:
 
 def wait_until(is_so: Callable[[], Any], timeout_s: float = 10.0) -> None:
     """Look every 20 ms; fail with the last answer after ``timeout_s``."""
+    pause = threading.Event()
     deadline_s = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so after {timeout_s} s"
-        time.sleep(0.02)
+        pause.wait(0.02)
 
 
 def is_alive(pid: int) -> bool:
